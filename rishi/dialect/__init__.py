@@ -1,0 +1,6 @@
+"""How a model family spells chat: messages to text through the model's own template, raw text back to events."""
+from .split import Splitter
+from .table import Dialect, detect
+from .template import Template
+
+__all__ = ['Dialect', 'Splitter', 'Template', 'detect']

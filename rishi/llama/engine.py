@@ -1,0 +1,155 @@
+"""`LlamaEngine`: the primitives of `rishi.engine.Engine` on llama.cpp's low-level API."""
+from __future__ import annotations
+
+import difflib
+import secrets
+import threading
+import weakref
+
+from ..dialect import Template
+from ..engine import Engine
+from ..errors import BadRequest, EngineError
+from ..machine import physical_cores
+from ..owner import Stop
+from ..types import Progress, Sampling
+from . import probe
+from .weights import resolve
+
+__all__ = ['LlamaEngine', 'load']
+
+EMBEDDED_SYSTEM = 'You are a helpful assistant.'   # without one, SmolLM2-135M answers English questions in French
+DEFAULTS = dict(temp=.8, top_k=40, top_p=.95, min_p=.05)
+
+
+def load(model=None, *, model_path=None, quant='Q4_K_M', n_ctx=8192, n_gpu_layers=0, n_threads=None, eng_kw=None,
+         stop=None):
+    """Find the weights and load them: yields Progress, returns a LlamaEngine. `n_ctx` is capped at what the model was
+    trained for, unless `eng_kw` rescales its positions. `eng_kw` holds any numeric field of llama.cpp's model and
+    context parameters. Raises ModelNotFound, BadWeights, BackendMissing, EngineDied, EngineError, BadRequest."""
+    _check(n_ctx=n_ctx, n_gpu_layers=n_gpu_layers, n_threads=n_threads)
+    file = yield from _resolved(model, model_path, quant, stop)
+    verdict = probe.check()
+    eng = LlamaEngine(file, dict(n_gpu_layers=n_gpu_layers, use_extra_bufts=verdict.extra_bufts),
+                      n_ctx, n_threads or physical_cores(), dict(eng_kw or {}))
+    try: yield from eng.owner.stream(eng._load, stop or Stop())
+    except BaseException:
+        eng.close()
+        raise
+    return eng
+
+
+def _resolved(model, model_path, quant, stop):
+    "Run the search for the weights on a thread, so that a download can tell how far it is."
+    from ..owner import Owner
+    finder = Owner('download')
+    def job(flag, emit):
+        return resolve(model, model_path=model_path, quant=quant, stop=flag,
+                       progress=lambda done, total: emit(Progress('download', done, total)))
+    try: return (yield from finder.stream(job, stop or Stop()))
+    finally: finder.close()
+
+
+def _check(**numbers):
+    for k, v in numbers.items():
+        low = -1 if k == 'n_gpu_layers' else 1
+        if v is not None and (isinstance(v, bool) or not isinstance(v, int) or v < low):
+            raise BadRequest(f'{k}={v!r} cannot be used: it must be a whole number of at least {low}.')
+
+
+class LlamaEngine(Engine):
+    "A GGUF model, loaded by `load`."
+    runtime = 'llama'
+
+    def __init__(self, file, model_kw, n_ctx, n_threads, eng_kw):
+        super().__init__(file.name)
+        self.file, self.path, self.n_threads = file, file.path, n_threads
+        self.system = EMBEDDED_SYSTEM if file.source == 'wheel' else ''
+        self._asked = (model_kw, n_ctx, eng_kw)
+        self._pieces, self._native, self._vocab_lock = {}, None, threading.Lock()
+
+    def _load(self, stop, emit):
+        from .native import L, Native
+        self._native, (model_kw, n_ctx, eng_kw) = Native(), self._asked
+        self._finalizer.detach()
+        self._finalizer = weakref.finalize(self, _end, self.owner, self._native)
+        mp, cp = L.llama_model_default_params(), L.llama_context_default_params()
+        _fill((mp, cp), model_kw | eng_kw)
+        emit(Progress('load', 0, 1000))
+        def report(fraction):
+            emit(Progress('load', int(fraction * 1000), 1000))
+            return not stop.is_set()
+        if not self._native.load(self.path, mp, report):
+            raise EngineError(f'Loading {self.name} was stopped; run it again to load it.')
+        trained = L.llama_model_n_ctx_train(self._native.model)
+        rescaled = any(k.startswith(('rope', 'yarn')) for k in eng_kw)
+        own = dict(n_ctx=n_ctx if rescaled else min(n_ctx, trained), n_batch=256, kv_unified=True, no_perf=True,
+                   n_threads=self.n_threads, n_threads_batch=self.n_threads)
+        _fill((mp, cp), own | eng_kw)
+        self._native.open(cp)
+        self._describe(L, model_kw)
+
+    def _describe(self, L, model_kw):
+        n, vocab = self._native, self._native.vocab
+        self.n_ctx, self.batch = n.n_ctx, n.n_batch
+        self.n_threads = L.llama_n_threads(n.ctx)
+        self.gpu = bool(model_kw['n_gpu_layers']) and bool(L.llama_supports_gpu_offload())
+        self._bos = L.llama_vocab_bos(vocab) if L.llama_vocab_get_add_bos(vocab) else None
+        text = lambda id: self.piece(id).decode(errors='replace') if id >= 0 else ''
+        self.template = Template(n.meta('tokenizer.chat_template'), text(L.llama_vocab_bos(vocab)), text(L.llama_vocab_eos(vocab)))
+        self._defaults = DEFAULTS | {k: type(v)(float(m)) for k, v in DEFAULTS.items()
+                                     if (m := n.meta(f'general.sampling.{k}')) is not None}
+
+    def tokenize(self, data, first):
+        bos = first and self._bos is not None and not data.startswith(self.piece(self._bos) or b'\0')
+        with self._vocab_lock:
+            self.check_open()
+            return self._native.tokenize(data, bos)
+
+    def _look(self, id):
+        "What a token stands for and whether it is a control token, asked once."
+        if (known := self._pieces.get(id)) is None:
+            with self._vocab_lock:
+                self.check_open()
+                known = self._pieces[id] = (self._native.piece(id), self._native.is_control(id))
+        return known
+
+    def piece(self, id): return self._look(id)[0]
+    def is_control(self, id): return self._look(id)[1]
+    def is_eog(self, id): return self._native.is_eog(id)
+    def _eval(self, tokens, stop): return self._native.decode(tokens, len(self.held), stop)
+    def _trim(self, n): return self._native.trim(n)
+    def _kv_bytes(self): return self._native.kv_bytes()
+
+    def _free(self):
+        with self._vocab_lock:           # other threads may be tokenising
+            if self._native: self._native.free()
+
+    def _sampler(self, sampling: Sampling):
+        from .native import L
+        get = lambda k: self._defaults[k] if getattr(sampling, k) is None else getattr(sampling, k)
+        parts = []
+        penalties = [sampling.repeat_penalty or 1.0, sampling.frequency_penalty or 0.0, sampling.presence_penalty or 0.0]
+        if penalties != [1.0, 0.0, 0.0]:
+            parts.append(L.llama_sampler_init_penalties(L.llama_vocab_n_tokens(self._native.vocab), 64, *penalties))
+        if get('temp') == 0: return self._native.sampler([*parts, L.llama_sampler_init_greedy()])
+        seed = secrets.randbits(32) if sampling.seed is None else sampling.seed & 0xFFFFFFFF
+        parts += [L.llama_sampler_init_top_k(get('top_k')), L.llama_sampler_init_top_p(get('top_p'), 1),
+                  L.llama_sampler_init_min_p(get('min_p'), 1), L.llama_sampler_init_temp(get('temp')),
+                  L.llama_sampler_init_dist(seed)]
+        return self._native.sampler(parts)
+
+
+def _end(owner, native): owner.close(native.free)
+
+
+def _fill(structs, values):
+    "Set each value on the struct that has its field; a name that none has is the caller's mistake."
+    from .native import set_fields
+    left = values
+    for s in structs:
+        try: left = set_fields(s, left)
+        except TypeError as e: raise BadRequest(f'An engine option has the wrong kind of value: {e}.') from e
+    if left:
+        bad, names = next(iter(left)), [f for s in structs for f, _ in s._fields_]
+        near = difflib.get_close_matches(bad, names, 1)
+        raise BadRequest(f'llama.cpp has no engine option {bad!r}' + (f'; did you mean {near[0]!r}?' if near else '.'))
