@@ -12,13 +12,14 @@ from . import turn
 from .dialect import detect
 from .encode import Encoded
 from .engine import Engine
-from .errors import BadRequest, EngineBusy
+from .errors import BadRequest, ContextWindowExceededError, EngineBusy
 from .kv import common_prefix_len
 from .owner import Stop
 from .stream import markdown
 from .types import CacheReport, Done, Event, Progress, Resp, Sampling, UsageStats, resp_text, thought
 
-__all__ = ['Chat', 'load_engine', 'resolve_runtime', 'get_runtime', 'get_model', 'common_prefix_len', 'resp_text', 'thought']
+__all__ = ['Chat', 'load_engine', 'resolve_runtime', 'get_runtime', 'get_model', 'finish', 'checked', 'common_prefix_len',
+           'resp_text', 'thought', 'UsageStats', 'Resp', 'ContextWindowExceededError']
 
 RUNTIMES = {'llama': ('rishi.llama', 'LlamaChat')}
 
@@ -32,11 +33,16 @@ def resolve_runtime(model=None, runtime=None) -> str:
     if model is None: return 'llama'
     name, low = str(model), str(model).lower()
     if (head := low.split('/')[0]) in RUNTIMES: return head
-    stem = low.rsplit(':', 1)[0] if ':' in low[2:] else low
-    if stem.endswith('.gguf') or stem.endswith('gguf') or 'gguf' in stem.split('/')[-1]: return 'llama'
-    if Path(name).is_dir() and any(Path(name).glob('*.gguf')): return 'llama'
+    if 'gguf' in low.rsplit(':', 1)[0].rsplit('/', 1)[-1] or low.endswith('.gguf') or _is_gguf(Path(name)): return 'llama'
     raise BadRequest(f'Nothing in {name!r} says how to run it: give a GGUF repository or file '
                      f'(`org/name-GGUF`, `file.gguf`), or runtime= one of: {choices}.')
+
+
+def _is_gguf(path):
+    if path.is_dir(): return any(path.glob('*.gguf'))
+    try:
+        with path.open('rb') as f: return f.read(4) == b'GGUF'
+    except OSError: return False
 
 
 def get_runtime(name: str):
@@ -86,7 +92,7 @@ class Chat:
         self.hist = [dict(m) for m in messages or ()]
         if self.hist and self.hist[0]['role'] == 'system': self.sp = self.sp or self.hist.pop(0)['content']
         self._owns = engine is None
-        if self._owns: engine = _result(load_engine(model, runtime=runtime, model_path=model_path, **options))
+        if self._owns: engine = finish(load_engine(model, runtime=runtime, model_path=model_path, **options))
         elif options: raise BadRequest(f'{", ".join(options)}: options of an engine, and engine= is loaded already.')
         self.engine: Engine = engine
         self.dialect = detect(engine.template.source)
@@ -251,7 +257,7 @@ class Chat:
         raise NotImplementedError
 
 
-def _result(gen):
+def finish(gen):
     "Run a generator to its end for what it returns."
     while True:
         try: next(gen)

@@ -38,7 +38,7 @@ class Step:
     finish: FinishReason = 'cancelled'
 
 
-class Stopped(Exception): "The stop flag was seen inside a native call."
+class _Stopped(Exception): "The stop flag was seen inside a native call."
 
 
 class Engine:
@@ -102,7 +102,7 @@ class Engine:
         "Evaluate `tokens` behind what is held. Every evaluation goes through here."
         if not self._eval(tokens, self._stop):
             self._trim(len(self.held))   # whatever the broken-off batch left behind
-            raise Stopped
+            raise _Stopped
         self.held.extend(tokens)
 
     def _step(self, ids, sampling, stop, step, emit):
@@ -113,7 +113,7 @@ class Engine:
             self._prefill(ids, step, emit)
             step.prefill_s = time.perf_counter() - t0
             step.finish = self._decode(self._sampler(sampling), sampling, step, t0, emit)
-        except Stopped: pass
+        except _Stopped: pass
         finally:
             took = time.perf_counter() - t0
             step.prefill_s, step.decode_s = step.prefill_s or took, took - step.prefill_s if step.prefill_s else 0.0
@@ -131,7 +131,7 @@ class Engine:
         total = len(ids)
         emit(Progress('prefill', step.cached, total, step.cached))
         for i in range(step.cached, total, self.batch):
-            if self._stop.is_set(): raise Stopped
+            if self._stop.is_set(): raise _Stopped
             self.eval(ids[i:i + self.batch])
             step.evaluated = len(self.held) - step.cached
             emit(Progress('prefill', min(i + self.batch, total), total, step.cached))
@@ -139,7 +139,7 @@ class Engine:
     def _decode(self, sample, sampling, step, t0, emit):
         out, limit = step.generated, sampling.max_tokens or self.n_ctx
         while True:
-            if self._stop.is_set(): raise Stopped
+            if self._stop.is_set(): raise _Stopped
             tok = sample()
             if not out: step.ttft = time.perf_counter() - t0
             if self.is_eog(tok): return 'stop'

@@ -21,7 +21,7 @@ __all__ = ['run']
 
 def run(chat, message: dict | None, sampling, stop) -> Iterator[Event]:
     "One turn of `chat`; `message` None goes on from the history. The last event is `Done`."
-    turn = Turn(chat, message)
+    turn = _Turn(chat, message)
     try:
         yield from turn.step(sampling, stop)
         turn.commit()
@@ -32,7 +32,7 @@ def run(chat, message: dict | None, sampling, stop) -> Iterator[Event]:
         raise
 
 
-class Turn:
+class _Turn:
     "What one turn has gathered so far; `messages` is the history with its own additions."
 
     def __init__(self, chat, message):
@@ -110,7 +110,9 @@ class Turn:
         meta = {'finish_reason': self.finish, 'model': chat.engine.name}
         self.resp = Resp(role='assistant', content=self.text, **({'thinking': self.thinking} if self.thinking else {}),
                          meta=meta)
-        if self.text or self.thinking: chat.hist[:] = [*self.messages, dict(self.resp)]
+        if self.text or self.thinking:
+            chat.hist[:] = [*self.messages, dict(self.resp)]
+            if chat._seen: chat._seen = [*chat._seen, chat.hist[-1]]
         last = self.steps[-1] if self.steps else StepReport()
         chat.use = UsageStats(last.prompt_tokens, last.generated, last.cached, 1)
         chat._report = CacheReport(tuple(self.steps), chat.ctx_limit, chat.engine.n_tokens, chat._kv_bytes())

@@ -16,6 +16,7 @@ __all__ = ['esc', 'visible', 'ticked', 'render', 'split', 'formatted', 'code_blo
 
 FORMATS = ('markdown', 'text', 'code', 'json', 'html')
 LONG_LINE, LONG_CODE = 20_000, 200_000      # characters; beyond these no inline markup, no highlighting
+DEEP = 60                                   # levels of nesting; the parser drops what lies deeper
 MATH = 'ri-math mathjax_process tex2jax_process'
 TAGS = set('p h1 h2 h3 h4 h5 h6 ul ol li pre code em strong s blockquote hr br table thead tbody tr th td a div span i'
            .split())
@@ -89,19 +90,20 @@ def _math_block(state, start, end, silent):
     end = min(end, start + 100)
     last = next((n for n in range(start, end) if state.sCount[n] < state.blkIndent or
                  state.src[first + 2 if n == start else state.bMarks[n]:state.eMarks[n]].rstrip().endswith(close)), end)
-    if last == end or state.sCount[last] < state.blkIndent: return False
+    shut = last < end and state.sCount[last] >= state.blkIndent
+    if not shut and not (state.env.get('grows') and last == end == state.lineMax): return False
     if silent: return True
     token = state.push('math', '', 0)
-    token.content = state.src[first + 2:state.eMarks[last]].rstrip()[:-2]
-    token.markup, token.block, token.map = '$$', True, [start, last + 1]
-    state.line = last + 1
+    token.content = state.src[first + 2:state.eMarks[last - (not shut)]].rstrip()[:-2 if shut else None]
+    token.markup, token.block, token.map = '$$', True, [start, last + shut]
+    state.line = last + shut
     return True
 
 
 def _draw_math(self, tokens, i, options, env):
     t = tokens[i]
     tag, kind = ('div' if t.block else 'span'), 'ri-math' if _UNSAFE_TEX.search(t.content) else MATH
-    return f'<{tag} class="{kind}">{t.markup}{escape(t.content)}{t.markup}</{tag}>'
+    return f'<{tag} class="{kind}">{t.markup}{escape(t.content)}{t.markup}</{tag}>' + '\n' * t.block
 
 
 # --- code -----------------------------------------------------------------------------------------------------------
@@ -157,7 +159,7 @@ def _spare_long_lines(state):
 
 @lru_cache(1)
 def _md():
-    md = MarkdownIt('commonmark', {'html': False}).enable(['table', 'strikethrough']).disable(['image', 'reference'])
+    md = MarkdownIt('commonmark', {'html': False, 'maxNesting': DEEP}).enable(['table', 'strikethrough']).disable(['image', 'reference'])
     md.core.ruler.before('inline', 'long', _spare_long_lines)
     md.inline.ruler.before('escape', 'math', _math_inline)
     md.block.ruler.before('fence', 'math', _math_block, {'alt': ['paragraph', 'blockquote', 'list']})
@@ -177,15 +179,23 @@ def _clean(raw, live):
     return html.replace(COPY_SLOT, COPY if live else '')
 
 
+def _parse(text, **env):
+    "The tokens of `text`; where the parser would drop what is nested too deeply, one block that shows all of it."
+    text = visible(text)
+    tokens = _md().parse(text, env)
+    if all(t.level < DEEP - 1 for t in tokens): return tokens
+    return [Token('fence', 'code', 0, content=text, map=[0, text.count('\n')], block=True)]
+
+
 def render(text, live=False) -> str:
     "Markdown `text` as safe HTML; `live` adds what needs a running view."
-    return _draw(_md().parse(visible(text)), live)
+    return _draw(_parse(text), live)
 
 
 def split(text, live=False) -> tuple[str, str, int]:
     """For text that still grows: HTML of the blocks that are finished, HTML of the last one, and how many characters
     of `text` the finished ones take. Nothing that comes later changes a finished block."""
-    tokens = _md().parse(visible(text))
+    tokens = _parse(text, grows=True)
     last = max((i for i, t in enumerate(tokens) if t.level == 0 and t.nesting >= 0), default=0)
     if not last: return '', _draw(tokens, live), 0
     lines = text.split('\n', tokens[last].map[0])

@@ -22,7 +22,8 @@ from .request import CellRequest, suggestion
 __all__ = ['Rishi', 'Session', 'Turn', 'Load', 'Bound', 'session_of']
 
 # A field of the request and of the defaults -> the attribute of a chat.
-_ATTRS = dict(think='think', temperature='temp', top_p='top_p', top_k='top_k', min_p='min_p', seed='seed')
+_ATTRS = dict(think='think', temperature='temp', top_p='top_p', top_k='top_k', min_p='min_p', seed='seed',
+              max_tokens='max_output_tokens')
 
 
 def _maybe(trait, help, **kw): return trait(None, allow_none=True, help=help, **kw).tag(config=True)
@@ -117,8 +118,7 @@ class Session:
             self.last, turn.engine = req.chat, chat.engine
             with self._prepared(chat, req):
                 turn.chat = chat
-                top = self.settings.max_tokens if req.max_tokens is None else req.max_tokens
-                yield from _tapped(chat(req.text, stream='events', max_output_tokens=top), turn._tap)
+                yield from _tapped(chat(req.text, stream='events'), turn._tap)
         finally:
             turn.chat = None
             self.running.discard(turn)
@@ -184,8 +184,8 @@ class Session:
     def _chat(self, engine, old):
         from rishi.core import Chat
         if old is None: return Chat(engine=engine, sp=self.settings.system)
-        names = [*_ATTRS.values(), 'max_output_tokens']
-        return Chat(engine=engine, sp=old.sp, messages=list(old.hist), **{n: getattr(old, n) for n in names})
+        own = {attr: getattr(old, attr) for attr in _ATTRS.values()}
+        return Chat(engine=engine, sp=old.sp, messages=old.hist, **own)
 
     def _release(self, bound):
         "Close the engine of `bound` unless another chat is on it."

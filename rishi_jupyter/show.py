@@ -3,6 +3,7 @@
 Three screens with one method each: `Live` in a front end with widgets, `Plain` in a kernel without (or with nobody
 watching: nbclient, nbconvert), `Printed` in a terminal.
 """
+import contextvars
 import signal
 import sys
 import threading
@@ -52,32 +53,38 @@ class Interrupted(KeyboardInterrupt):
 
 
 class _Turn:
-    "The fold, the clock that it is told, and the pace of drawing."
+    "The fold and its clock. A second thread draws, so that an event never waits, and what came last is always seen."
 
     def __init__(self, state, ask):
         self.state, self.ask = state, ask
-        self.start, self.next = time.monotonic(), 0.0
+        self.start, self.ended = time.monotonic(), threading.Event()
 
     def now(self): return time.monotonic() - self.start
 
     def follow(self, events, screen):
-        try: self._follow(events, screen)
-        finally: getattr(events, 'close', lambda: None)()
+        drawer = threading.Thread(target=contextvars.copy_context().run, args=(self._draw_on, screen), daemon=True)
+        drawer.start()
+        try: self._fold(events)
+        finally:
+            self.ended.set()
+            getattr(events, 'close', lambda: None)()
+            drawer.join()
 
-    def _follow(self, events, screen):
+    def _fold(self, events):
         for event in events:
             before, self.state = self.state.phase, fold.apply(self.state, event, self.now())
-            fresh = self.state.phase != before
-            if fresh: self._name()
-            if (fresh or self.now() >= self.next) and not self.state.over: self._draw(screen)
+            if self.state.phase != before: self._name()
         if not self.state.over: self.end(fold.stop)
 
     def _name(self): self.state = replace(self.state, header=self.ask())
 
-    def _draw(self, screen):
-        began = self.now()
-        screen.show(self.state)
-        self.next = self.now() + max(screen.pace, SHARE * (self.now() - began))
+    def _draw_on(self, screen):
+        shown, pause = self.state, screen.pace
+        while not self.ended.wait(pause):
+            state, began = self.state, self.now()
+            if state is shown or state.over: continue
+            screen.show(shown := state)
+            pause = max(screen.pace, SHARE * (self.now() - began))
 
     def end(self, how):
         self.state = how(self.state, self.now())

@@ -120,3 +120,12 @@ def fresh_cache(tmp_path, monkeypatch) -> Path:
     "An empty user cache folder for this test alone."
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path/'cache'))
     return tmp_path/'cache'/'rishi'
+
+
+@pytest.fixture(scope='session')
+def tiny(tiny_chat):
+    "The engine of `tiny_chat`, loaded once; a chat on it sees what the tests before left in its cache."
+    from rishi.core import finish, load_engine
+    engine = finish(load_engine(tiny_chat, n_threads=1))
+    yield engine
+    engine.close()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError
 
 ROOT = Path(__file__).parents[1]
 COUNTS = '''import rishi_jupyter
@@ -18,7 +18,8 @@ def run(path: Path):
     nb = nbformat.read(path, 4)
     nb.cells.append(nbformat.v4.new_code_cell(COUNTS))
     os.environ |= {'HF_HUB_OFFLINE': '1', 'PYDEVD_DISABLE_FILE_VALIDATION': '1'}
-    NotebookClient(nb, timeout=600, kernel_name='python3', resources={'metadata': {'path': str(path.parent)}}).execute()
+    NotebookClient(nb, timeout=300, kernel_name='python3', extra_arguments=['--log-level=40'],
+                   resources={'metadata': {'path': str(path.parent)}}).execute()
     return nb
 
 
@@ -34,7 +35,7 @@ def show(nb):
     for cell in cells:
         if cell.cell_type != 'code': continue
         print('\n' + '\n'.join('> ' + line for line in cell.source.splitlines()))
-        print('\n'.join(t.rstrip('\n') for o in cell.outputs if (t := said(o))))
+        for o in cell.outputs: print(said(o).rstrip('\n'))
     cached, evaluated, generated, why = said(last.outputs[0]).split(' ', 3)
     print(f'\nSecond turn: {cached} tokens cached, {evaluated} evaluated, {generated} generated ({why}).')
 
@@ -42,3 +43,4 @@ def show(nb):
 if __name__ == '__main__':
     try: show(run(ROOT/'nbs'/'demo.ipynb'))
     except CellExecutionError as e: sys.exit(f'The demo did not run: {e.ename}: {e.evalue}')
+    except CellTimeoutError: sys.exit('The demo did not run: a cell took more than five minutes.')

@@ -141,6 +141,7 @@ class Notebook:
         "Change the theme, and wait until the page says so."
         self.page.evaluate(THEME, 'JupyterLab Dark' if dark else 'JupyterLab Light')
         self.page.wait_for_selector(f'body[data-jp-theme-light="{str(not dark).lower()}"]', state='attached')
+        self.page.wait_for_selector('#jupyterlab-splash', state='detached')
 
     def close(self, shutdown=True):
         if shutdown: self.page.evaluate("""() => window.jupyterapp.shell.currentWidget.context.sessionContext.shutdown()

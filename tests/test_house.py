@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import rishi
-import rishi_jupyter
+import rishi_jupyter.request
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ('rishi', 'rishi_jupyter')
@@ -25,7 +25,7 @@ ROOMS = {
         '': set(),
         'errors': set(), 'machine': set(), 'types': {'errors'}, 'kv': {'types'}, 'dialect': {'errors', 'types'},
         'fetch': {'errors'}, 'hub': {'errors', 'fetch'}, 'owner': {'errors', 'types'}, 'stream': {'types'},
-        'encode': {'kv', 'types'},
+        'encode': {'kv', 'types'}, 'tools': {'errors', 'types'},
         'engine': {'dialect', 'kv', 'owner', 'types', 'errors'},
         'testing': {'dialect', 'engine', 'errors'},
         'turn': {'dialect', 'encode', 'engine', 'errors', 'kv', 'types'},
@@ -242,3 +242,6 @@ def test_no_path_of_a_machine():
 
 def test_package_data():
     for name in ('rishi/llama/probe.gguf', 'rishi_jupyter/live.js'): assert (ROOT/name).is_file(), name
+
+
+def test_the_readme_lists_the_options(): assert rishi_jupyter.request.help_text().rstrip() in guides()

@@ -175,8 +175,10 @@ def test_sampling_on_a_cell_holds_for_that_cell():
     ask(s, max_tokens=99)
     s.settings.top_k, s.settings.max_tokens = 8, 98
     ask(s)
+    chat.max_output_tokens = 97
+    ask(s)
     assert [(o.temp, o.seed, o.top_k, o.max_tokens) for o in seen] == [
-        (.1, 3, 7, 1), (.9, None, 7, 99), (.5, None, 7, 99), (.5, None, 8, 98)]
+        (.1, 3, 7, 1), (.9, None, 7, 99), (.5, None, 7, 99), (.5, None, 8, 98), (.5, None, 8, 97)]
     assert (chat.temp, chat.seed, chat.top_k, chat.think) == (.5, None, None, None)
 
 

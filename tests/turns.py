@@ -2,9 +2,10 @@
 import time
 from pathlib import Path
 
-from rishi.types import (CacheReport, Done, Progress, Resp, StepReport, TextDelta, ThinkingDelta, UsageStats)
+from rishi.types import CacheReport, Done, Progress, Resp, StepReport, TextDelta, ThinkingDelta, UsageStats
 from rishi_jupyter.fold import Header
 
+ROOT_TESTS = str(Path(__file__).parent)
 HEADER = Header(chat='main', model='tiny · Q8_0', turn=3, window=2048)
 ANSWER = r'''There are **161 samples**. In the figure, **T2 drifted**: it leaves the band on day 9 and does not return, while
 the standard error $\sigma/\sqrt{n}$ of the others stays below 0.03. It fell from $148 to $19.
