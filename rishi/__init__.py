@@ -3,9 +3,10 @@ from importlib import import_module
 
 __version__ = '0.1.0'
 
-_HOME = {'core': ['Chat', 'load_engine'], 'types': ['Resp', 'Sampling', 'UsageStats', 'CacheReport', 'resp_text', 'thought'],
-         'errors': ['RishiError', 'BadRequest', 'ModelNotFound', 'BadWeights', 'BackendMissing', 'MediaError', 'EngineError',
-                    'ContextWindowExceededError', 'EngineBusy', 'EngineClosed', 'EngineDied']}
+_HOME = {'core': ['Chat', 'load_engine'],
+         'types': ['Resp', 'Sampling', 'UsageStats', 'CacheReport', 'resp_text', 'thought'],
+         'errors': ['RishiError', 'BadRequest', 'ModelNotFound', 'BadWeights', 'BackendMissing', 'MediaError',
+                    'EngineError', 'ContextWindowExceededError', 'EngineBusy', 'EngineClosed', 'EngineDied']}
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = ['__version__', *_WHERE]

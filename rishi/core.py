@@ -18,8 +18,8 @@ from .owner import Stop
 from .stream import markdown
 from .types import CacheReport, Done, Event, Progress, Resp, Sampling, UsageStats, resp_text, thought
 
-__all__ = ['Chat', 'load_engine', 'resolve_runtime', 'get_runtime', 'get_model', 'finish', 'checked', 'common_prefix_len',
-           'resp_text', 'thought', 'UsageStats', 'Resp', 'ContextWindowExceededError']
+__all__ = ['Chat', 'load_engine', 'resolve_runtime', 'get_runtime', 'get_model', 'finish', 'checked',
+           'common_prefix_len', 'resp_text', 'thought', 'UsageStats', 'Resp', 'ContextWindowExceededError']
 
 RUNTIMES = {'llama': ('rishi.llama', 'LlamaChat')}
 
@@ -33,7 +33,8 @@ def resolve_runtime(model=None, runtime=None) -> str:
     if model is None: return 'llama'
     name, low = str(model), str(model).lower()
     if (head := low.split('/')[0]) in RUNTIMES: return head
-    if 'gguf' in low.rsplit(':', 1)[0].rsplit('/', 1)[-1] or low.endswith('.gguf') or _is_gguf(Path(name)): return 'llama'
+    said = 'gguf' in low.rsplit(':', 1)[0].rsplit('/', 1)[-1] or low.endswith('.gguf')
+    if said or _is_gguf(Path(name)): return 'llama'
     raise BadRequest(f'Nothing in {name!r} says how to run it: give a GGUF repository or file '
                      f'(`org/name-GGUF`, `file.gguf`), or runtime= one of: {choices}.')
 
@@ -232,7 +233,8 @@ class Chat:
     def rewind(self, n=1):
         "Drop the last `n` turns (a turn begins with the user's message); what is before stays in the cache."
         starts = [i for i, m in enumerate(self.hist) if m['role'] == 'user']
-        if not isinstance(n, int) or not 0 <= n <= len(starts): raise BadRequest(f'There are {len(starts)} turns; {n!r} cannot be dropped.')
+        if not isinstance(n, int) or not 0 <= n <= len(starts):
+            raise BadRequest(f'There are {len(starts)} turns; {n!r} cannot be dropped.')
         if n: del self.hist[starts[-n]:]
 
     def reset(self):
@@ -249,7 +251,8 @@ class Chat:
     def __exit__(self, *_): self.close()
 
     def __repr__(self):
-        return f'<{type(self).__name__} {self.engine.name} · {len(self.hist)} messages · {self.token_count:,} of {self.ctx_limit:,} tokens>'
+        used = f'{self.token_count:,} of {self.ctx_limit:,} tokens'
+        return f'<{type(self).__name__} {self.engine.name} · {len(self.hist)} messages · {used}>'
 
     @classmethod
     def _load(cls, model, **options):
@@ -269,4 +272,5 @@ def checked(options, known, runtime):
     for o in options:
         if o not in known:
             near = difflib.get_close_matches(o, known, 1)
-            raise BadRequest(f'{runtime} has no option {o!r}' + (f'; did you mean {near[0]!r}?' if near else f'; it has: {", ".join(known)}.'))
+            hint = f'did you mean {near[0]!r}?' if near else f'it has: {", ".join(known)}.'
+            raise BadRequest(f'{runtime} has no option {o!r}; {hint}')

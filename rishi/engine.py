@@ -43,7 +43,8 @@ class _Stopped(Exception): "The stop flag was seen inside a native call."
 
 class Engine:
     """Base of all engines. `name` is for people, `n_ctx` the window in tokens, `template` the model's chat template,
-    `system` a system prompt for chats that give none, `held` the token ids in the KV cache, `batch` the tokens evaluated between two looks at the stop flag."""
+    `system` a system prompt for chats that give none, `held` the token ids in the KV cache, `batch` the tokens that
+    are evaluated between two looks at the stop flag."""
     name = path = system = ''
     runtime = None
     n_ctx = n_threads = batch = 0

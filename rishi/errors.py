@@ -27,7 +27,7 @@ class RishiError(Exception):
         return [f'{type(self).__name__}: {self}']
 
 
-class BadRequest(RishiError, ValueError): "The caller's mistake: an unknown option, a model name that says nothing, a bad message."
+class BadRequest(RishiError, ValueError): "The caller's mistake: an unknown option, a name that says nothing."
 class ModelNotFound(RishiError): "No weights under that name on this machine, and none could be fetched."
 class BadWeights(ModelNotFound): "The file exists but is no whole model: wrong format, or cut short."
 class BackendMissing(RishiError): "A backend's package is not installed."

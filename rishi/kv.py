@@ -28,7 +28,8 @@ def plan(held: Sequence, wanted: Sequence, can_trim=True) -> int:
     return n if can_trim or n == len(held) else 0
 
 
-def reason(old: list[dict] | None, new: list[dict], *, kept: int, had: int, shared: int, changed_at=None, settings=False):
+def reason(old: list[dict] | None, new: list[dict], *, kept: int, had: int, shared: int, changed_at=None,
+           settings=False) -> tuple[str, bool]:
     """Why the prefix ended, in words, and whether tokens are paid for again: `(why, lost)`.
     `old` are the messages of the turn before with its answer (None: there was none), `new` those of this prompt.
     `had` tokens were in the cache after the turn before, `shared` of them are a prefix of the new prompt, `kept` were

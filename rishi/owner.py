@@ -36,8 +36,9 @@ class Owner:
         self._thread.start()
 
     def stream(self, job, stop: threading.Event, wait=True):
-        """Run `job(stop, emit)` on the owner's thread and yield what it emits; returns what it returns. Leaving early sets `stop` and waits for the job to end. Raises EngineClosed, and EngineBusy with
-        `wait=False` when another job runs."""
+        """Run `job(stop, emit)` on the owner's thread and yield what it emits; returns what it returns.
+        Leaving early sets `stop` and waits for the job to end. Raises EngineClosed, and EngineBusy with `wait=False`
+        when another job runs."""
         box = SimpleQueue()
         if self._put(lambda: _feed(job, stop, box), stop, wait): yield Progress('wait', 0, 0)
         ended = False

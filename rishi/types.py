@@ -20,7 +20,8 @@ FinishReason = Literal['stop', 'length', 'tool_calls', 'cancelled']
 @dataclass(frozen=True)
 class Progress:
     """Work before the first token. `done` of `total` are bytes (download), thousandths (load) or tokens (prefill);
-    `wait` says that another request holds the engine. In prefill `total` is the whole prompt, of which `cached` tokens were held already; `done` counts from `cached`."""
+    `wait` says that another request holds the engine. In prefill `total` is the whole prompt, of which `cached` tokens
+    were held already; `done` counts from `cached`."""
     stage: Literal['wait', 'download', 'load', 'media', 'prefill']
     done: int
     total: int
@@ -68,9 +69,9 @@ class ToolResult:
 @dataclass(frozen=True)
 class Done:
     "The end of a turn, whatever ended it."
-    resp: 'Resp'
-    usage: 'UsageStats'
-    report: 'CacheReport'
+    resp: Resp
+    usage: UsageStats
+    report: CacheReport
     finish_reason: FinishReason
 
 
@@ -204,7 +205,8 @@ class Sampling:
     frequency_penalty: float | None = None
 
     def __post_init__(self):
-        rules = dict(temp=(0, None), top_k=(0, None), top_p=(0, 1), min_p=(0, 1), max_tokens=(1, None), repeat_penalty=(0, None))
+        rules = dict(temp=(0, None), top_k=(0, None), top_p=(0, 1), min_p=(0, 1), max_tokens=(1, None),
+                     repeat_penalty=(0, None))
         for name, (low, high) in rules.items():
             v = getattr(self, name)
             if v is None: continue

@@ -45,7 +45,7 @@ class Card:
 @dataclass(frozen=True)
 class State:
     """A turn so far. `phase` is start, download, load, media, prefill, thinking, answering, tool, approval, done,
-    stopped or error, since second `since`; `tokens` were generated since `first`, the second of a step's first token."""
+    stopped or error, since second `since`; `tokens` were generated since `first`, when a step's first token came."""
     header: Header = field(default_factory=Header)
     fmt: str = 'markdown'
     reasoning: bool = True

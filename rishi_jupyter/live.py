@@ -43,7 +43,7 @@ class Sender:
 
     def __init__(self):
         self.sent, self.lined = {}, None
-        self.part = self.cut = self.block = 0       # the part that grows, how much of it is finished, in how many blocks
+        self.part = self.cut = self.block = 0       # the part that grows, how much of it is done, in how many blocks
 
     def changes(self, state) -> list:
         "`[slot, units kept, new end]` for every slot that changed."

@@ -159,7 +159,8 @@ def _spare_long_lines(state):
 
 @lru_cache(1)
 def _md():
-    md = MarkdownIt('commonmark', {'html': False, 'maxNesting': DEEP}).enable(['table', 'strikethrough']).disable(['image', 'reference'])
+    md = MarkdownIt('commonmark', {'html': False, 'maxNesting': DEEP})
+    md.enable(['table', 'strikethrough']).disable(['image', 'reference'])
     md.core.ruler.before('inline', 'long', _spare_long_lines)
     md.inline.ruler.before('escape', 'math', _math_inline)
     md.block.ruler.before('fence', 'math', _math_block, {'alt': ['paragraph', 'blockquote', 'list']})

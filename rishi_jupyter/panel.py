@@ -83,7 +83,7 @@ def _table(steps):
 def _prompt(step):
     terms = [f'{count(n)} {name}' for name, n in (('cached', step.cached), ('evaluated', step.evaluated),
                                                   ('media', step.media)) if n]
-    return f'{count(step.prompt_tokens)} tokens = {" + ".join(terms)}' if terms else f'{count(step.prompt_tokens)} tokens'
+    return f'{count(step.prompt_tokens)} tokens' + (f' = {" + ".join(terms)}' if terms else '')
 
 
 def _facts(report):

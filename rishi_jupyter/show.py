@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from rishi.errors import RishiError
 
@@ -39,9 +40,11 @@ def present(events, header, *, on_stop, stream=True, fmt='markdown', reasoning=T
             turn.end(fold.stop)
         except Exception as e:
             early = isinstance(e, RishiError) and (pressed or screen.stopped) and not turn.state.parts
-            turn.end(fold.stop if early else lambda state, t: fold.fail(state, e, t))
+            turn.end(fold.stop if early else partial(fold.fail, error=e))
             if not early: raise
-        finally: screen.close(turn.state)
+        finally:
+            if not turn.state.over: turn.end(fold.stop)
+            screen.close(turn.state)
         if pressed: raise Interrupted('stopped by you; what was written is kept.')
     return turn.state
 
@@ -87,7 +90,7 @@ class _Turn:
             pause = max(screen.pace, SHARE * (self.now() - began))
 
     def end(self, how):
-        self.state = how(self.state, self.now())
+        self.state = how(self.state, t=self.now())
         self._name()
 
 
@@ -126,7 +129,8 @@ def _screen(state, on_stop, stream):
     kernel = getattr(_shell(), 'kernel', None)
     if kernel is None: return _Printed(stream)
     if not _watched(kernel): return _Plain(state, moving=False)
-    try: from .live import LiveTurn
+    try:
+        from .live import LiveTurn
     except ImportError: return _Plain(state, moving=stream)
     return _Live(state, LiveTurn(state, on_stop), stream)
 

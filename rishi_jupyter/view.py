@@ -14,8 +14,8 @@ from .markdown import esc, formatted, ticked, visible
 from .panel import clock, count, seconds
 from .style import SHEET
 
-__all__ = ['Header', 'State', 'apply', 'stop', 'fail', 'html', 'text', 'ending', 'article', 'groups', 'status', 'line', 'figures',
-           'note', 'phase_word', 'meter', 'draw', 'question', 'STOP']
+__all__ = ['Header', 'State', 'apply', 'stop', 'fail', 'html', 'text', 'ending', 'article', 'groups', 'status', 'line',
+           'figures', 'note', 'phase_word', 'meter', 'draw', 'question', 'STOP']
 
 
 # --- words ----------------------------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ def _numbers(state) -> list[str]:
     "What the live line says in figures, in order."
     p = state.progress
     match state.phase:
-        case 'download': return [_bytes(p.done, p.total) + (f' · {_share(p):.0%}'.replace('%', ' %') if p.total else '')]
+        case 'download': return [_bytes(p.done, p.total) + (f' · {100 * _share(p):.0f} %' if p.total else '')]
         case 'load': return [f'{100 * _share(p):.0f} %']
         case 'media': return [f'{p.done} of {p.total}']
         case 'prefill': return [f'{100 * _share(p):.0f} % of {count(p.total - p.cached)} tokens', *_to_go(state)]
@@ -88,7 +88,8 @@ def _note_end(state):
         return 'Stopped by you', (f' after {count(n)} tokens. The partial answer is kept, and so is its cache; '
                                   'the next turn goes on from here.')
     if state.done and state.done.finish_reason == 'length':
-        return 'Stopped at the limit', f' of {count(n)} tokens. The next turn goes on from here; `--max-tokens` sets it.'
+        return 'Stopped at the limit', (f' of {count(n)} tokens, which `--max-tokens` sets. The next turn goes on from '
+                                        'here.')
     return None
 
 
@@ -204,10 +205,11 @@ def _tool(card, state, live):
                 f'<span class="ri-t ri-num"{mark}>{clock(state.t - card.began)}</span></div></div>')
     res = (f'<span class="ri-res">{_icon("no")} failed: {esc(_clip(r.error))}</span>' if r.error else
            f'<code class="ri-res">{esc(_clip(r.content))}</code>')
-    rows = [(k, repr(v)) for k, v in card.call.arguments.items()] + [('raised' if r.error else 'result', r.error or r.content)]
+    rows = [(k, repr(v)) for k, v in card.call.arguments.items()]
+    rows.append(('raised', r.error) if r.error else ('result', r.content))
     dl = ' '.join(f'<dt>{esc(k)}</dt> <dd><code>{esc(v)}</code></dd>' for k, v in rows)
-    return (f'<details class="ri-tool{" ri-bad" * bool(r.error)}"><summary>{CHEV} {call} <span aria-hidden="true">→</span> '
-            f'{res} <span class="ri-t ri-num">{seconds(r.seconds)}</span></summary><dl>{dl}</dl></details>')
+    return (f'<details class="ri-tool{" ri-bad" * bool(r.error)}"><summary>{CHEV} {call} '
+            f'<span aria-hidden="true">→</span> {res} <span class="ri-t ri-num">{seconds(r.seconds)}</span></summary><dl>{dl}</dl></details>')
 
 
 def question(state, live=False) -> str:
@@ -238,7 +240,8 @@ def _ending(state):
 def article(state, body) -> str:
     "`body` as the article of a turn. MathJax may look at the formulas in it, and at nothing else."
     busy = '' if state.over else ' aria-busy="true"'
-    return f'<article class="rishi mathjax_ignore tex2jax_ignore" aria-label="{esc(status(state))}"{busy}>{body}</article>'
+    kind = 'rishi mathjax_ignore tex2jax_ignore'
+    return f'<article class="{kind}" aria-label="{esc(status(state))}"{busy}>{body}</article>'
 
 
 def html(state, live=False, sheet=True) -> str:
@@ -257,9 +260,13 @@ def html(state, live=False, sheet=True) -> str:
 def _quoted(s): return '\n'.join(f'  | {o}' for o in s.strip().split('\n'))
 
 
+def _thought_text(part, state):
+    return f'Thought for {clock((part.ended or state.t) - part.began)}:\n{_quoted(part.text)}'
+
+
 def _as_text(part, state):
     match part:
-        case Thought(): return f'Thought for {clock((part.ended or state.t) - part.began)}:\n{_quoted(part.text)}' * state.reasoning
+        case Thought(): return _thought_text(part, state) if state.reasoning else ''
         case Said(): return part.text.strip()
         case Card(result=None): return f'⏳ {_spelled(part.call)}'
         case Card(result=r): return f'{_spelled(part.call)} → ' + (f'failed: {r.error}' if r.error else r.content)

@@ -24,7 +24,8 @@ FLAGS = ['--no-sandbox', '--disable-gpu', '--no-first-run', '--disable-backgroun
 SETTINGS = {'notebook-extension/tracker': {'windowingMode': 'none', 'autosave': False},
             'apputils-extension/notification': {'fetchNews': 'false', 'checkForUpdates': False},
             'docmanager-extension/plugin': {'autosave': False}}
-READY = """() => { const w = window.jupyterapp?.shell.currentWidget, s = w?.context?.sessionContext, k = s?.session?.kernel;
+READY = """() => { const w = window.jupyterapp?.shell.currentWidget, s = w?.context?.sessionContext;
+  const k = s?.session?.kernel;
   return !!(w?.content?.widgets && w.context.isReady && (!s.kernelPreference.shouldStart ||
     k?.connectionStatus === 'connected' && k.status === 'idle')); }"""
 IDLE = """() => { const w = window.jupyterapp.shell.currentWidget;
@@ -61,10 +62,11 @@ class Server:
                 '--LabApp.expose_app_in_browser=True', '--ServerApp.open_browser=False']
 
     def _env(self):
-        own = dict(JUPYTER_CONFIG_DIR='config', JUPYTER_DATA_DIR='data', JUPYTER_RUNTIME_DIR='run', IPYTHONDIR='ipython',
-                   JUPYTERLAB_SETTINGS_DIR='settings', JUPYTERLAB_WORKSPACES_DIR='workspaces')
+        own = dict(JUPYTER_CONFIG_DIR='config', JUPYTER_DATA_DIR='data', JUPYTER_RUNTIME_DIR='run',
+                   IPYTHONDIR='ipython', JUPYTERLAB_SETTINGS_DIR='settings', JUPYTERLAB_WORKSPACES_DIR='workspaces')
+        own = {k: str(self.base/v) for k, v in own.items()}
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get('PYTHONPATH'))))
-        return os.environ | {k: str(self.base/v) for k, v in own.items()} | dict(PYTHONPATH=path, JUPYTER_PLATFORM_DIRS='1')
+        return os.environ | own | dict(PYTHONPATH=path, JUPYTER_PLATFORM_DIRS='1')
 
     def _wait(self, limit=90):
         end = time.monotonic() + limit
@@ -107,9 +109,13 @@ class Notebook:
 
     def start(self, i=None):
         "Run cell `i`, or all, and do not wait."
-        if i is None: return self.command('notebook:run-all-cells')
+        self.command(self._select(i))
+
+    def _select(self, i):
+        "Make cell `i` the active one; the command that then runs it, or all."
+        if i is None: return 'notebook:run-all-cells'
         self.page.evaluate('i => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = i; }', i)
-        self.command('notebook:run-cell')
+        return 'notebook:run-cell'
 
     def idle(self, timeout=90_000):
         "Wait until no cell runs."
@@ -117,9 +123,8 @@ class Notebook:
 
     def run(self, i=None, timeout=90_000):
         "Run cell `i`, or all, and wait for the end. The promise of the command ends with the last cell."
-        if i is not None: self.page.evaluate('i => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = i; }', i)
-        self.page.evaluate("n => { delete window.ran; window.jupyterapp.commands.execute(n).finally(() => window.ran = 1); }",
-                           'notebook:run-cell' if i is not None else 'notebook:run-all-cells')
+        self.page.evaluate("""n => { delete window.ran;
+            window.jupyterapp.commands.execute(n).finally(() => window.ran = 1); }""", self._select(i))
         self.page.wait_for_function('() => window.ran', timeout=timeout)
         self.idle(timeout)
 

@@ -81,8 +81,9 @@ def test_a_plain_turn_evaluates_only_what_is_new(make):
     chat(ZORA[1])
     held = chat.engine.n_tokens
     chat(ZORA[1])
-    if chat.think is None: assert chat.cache_report().cached == held and chat.cache_report().why == 'extends the conversation'
-    else: assert chat.cache_report().why == 'template rewrote message 2'     # it drops the empty thinking
+    report = chat.cache_report()
+    if chat.think is None: assert (report.cached, report.why) == (held, 'extends the conversation')
+    else: assert report.why == 'template rewrote message 2'     # it drops the empty thinking
 
 
 def test_history_goes_on_from_another_chat(make):

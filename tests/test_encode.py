@@ -7,7 +7,8 @@ from rishi.encode import Encoded, encode, extend
 from rishi.testing import ScriptedEngine
 
 CHAT = '<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n'
-parts = st.lists(st.sampled_from(['a', 'é', '\n', '<|im_start|>', '<|im_end|>', '<', '|', '😀']), max_size=12).map(''.join)
+words = st.sampled_from(['a', 'é', '\n', '<|im_start|>', '<|im_end|>', '<', '|', '😀'])
+parts = st.lists(words, max_size=12).map(''.join)
 
 
 @pytest.fixture(scope='module')
@@ -22,7 +23,7 @@ def joined(e, vocab): return b''.join(map(vocab.piece, e.ids))
 
 def test_generated_ids_are_kept_and_only_the_rest_is_tokenised(vocab):
     known = encode(CHAT.format('hi'), Encoded(), vocab)
-    known = extend(known, b'four', [vocab._next('four')], vocab)          # one token where the tokenizer would give four
+    known = extend(known, b'four', [vocab._next('four')], vocab)      # one token, where the tokenizer gives four
     new = encode(CHAT.format('hi') + 'four<|im_end|>\n' + CHAT.format('more'), known, vocab)
     assert new.ids[:len(known.ids)] == known.ids
     assert joined(new, vocab) == new.data
@@ -57,7 +58,8 @@ def test_whatever_is_known_the_ids_stand_for_the_text(first, second, third):
 
 
 @pytest.mark.needs('llama')
-@pytest.mark.parametrize('text', ['Hello wörld', 'naïve 😀 ١٢٣', 'tabs\tand\r\nlines\n\n\n', '<|im_start|>', 'a<|im_end|>b', ''])
+@pytest.mark.parametrize('text', ['Hello wörld', 'naïve 😀 ١٢٣', 'tabs\tand\r\nlines\n\n\n', '<|im_start|>',
+                                  'a<|im_end|>b', ''])
 def test_a_real_tokenizer_gives_the_same_ids_with_and_without_memory(text, tiny):
     base = encode(CHAT.format('one'), Encoded(), tiny)
     longer = CHAT.format('one') + 'yes<|im_end|>\n' + CHAT.format(text)

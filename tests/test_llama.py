@@ -1,11 +1,7 @@
 "What only the real library can prove: crashes that must not happen, exact accounts, native logs."
-import io
-import os
-import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
@@ -22,11 +18,13 @@ def chat(tiny): return Chat(engine=tiny, temp=0)
 
 @pytest.fixture(scope='module')
 def smol_chat(smol):
-    with Chat(smol, temp=0, n_threads=1, n_ctx=1024, sp='You are a helpful assistant.', max_output_tokens=24) as c: yield c
+    system = 'You are a helpful assistant.'
+    with Chat(smol, temp=0, n_threads=1, n_ctx=1024, sp=system, max_output_tokens=24) as c: yield c
 
 
 def python(code, *args, **kw):
-    return subprocess.run([sys.executable, '-c', code, *map(str, args)], capture_output=True, text=True, timeout=120, **kw)
+    return subprocess.run([sys.executable, '-c', code, *map(str, args)], capture_output=True, text=True, timeout=120,
+                          **kw)
 
 
 # --- which runtime ----------------------------------------------------------------------------------------------------
@@ -100,7 +98,9 @@ def test_another_chat_on_the_engine_takes_the_cache_and_the_report_says_so(tiny)
 
 
 def test_sampling_is_seeded_and_checked(tiny):
-    ask = lambda seed: resp_text(Chat(engine=tiny, temp=2., top_k=0, top_p=1., min_p=0., seed=seed)('Tell me a story about Ana.', max_output_tokens=30))
+    def ask(seed):
+        chat = Chat(engine=tiny, temp=2., top_k=0, top_p=1., min_p=0., seed=seed, max_output_tokens=30)
+        return resp_text(chat('Tell me a story about Ana.'))
     assert ask(1) == ask(1) != ask(2)
     assert resp_text(Chat(engine=tiny, temp=0, comp_kw={'repeat_penalty': 1.3})('Reply with exactly: pong'))
 
@@ -128,7 +128,8 @@ def test_loading_can_be_stopped(tiny_chat):
 
 
 @pytest.mark.parametrize('kw,word', [(dict(n_ctx=0), 'n_ctx'), (dict(n_ctx='x'), 'n_ctx'), (dict(n_ctxx=1), 'n_ctx'),
-                                     (dict(eng_kw={'n_bach': 1}), 'n_batch'), (dict(eng_kw={'n_batch': 'x'}), 'wrong kind')])
+                                     (dict(eng_kw={'n_bach': 1}), 'n_batch'),
+                                     (dict(eng_kw={'n_batch': 'x'}), 'wrong kind')])
 def test_a_wrong_engine_option_is_told_in_one_line(tiny_chat, kw, word):
     with pytest.raises(BadRequest, match=word) as e: Chat(tiny_chat, **kw)
     assert '\n' not in str(e.value)
@@ -165,7 +166,8 @@ def test_closing_in_the_middle_of_an_answer(tiny_chat):
     assert done.finish_reason in ('cancelled', 'stop')
 
 
-@pytest.mark.parametrize('name,content', [('missing.gguf', None), ('page.gguf', b'<!doctype html>'), ('empty.gguf', b'')])
+@pytest.mark.parametrize('name,content', [('missing.gguf', None), ('page.gguf', b'<!doctype html>'),
+                                          ('empty.gguf', b'')])
 def test_a_missing_or_wrong_file_is_one_clean_error(tmp_path, name, content):
     "CASES 18 (c)."
     if content is not None: (tmp_path/name).write_bytes(content)
@@ -178,7 +180,8 @@ def test_a_gguf_file_of_any_name_is_known_by_its_content(tmp_path, tiny_chat):
     assert resolve_runtime(tmp_path/'blob') == 'llama'
 
 
-@pytest.mark.parametrize('end', ['', 'c.close()', 'next(s); next(s)', 'del c, s; import gc; gc.collect()', 'raise SystemExit(0)'])
+@pytest.mark.parametrize('end', ['', 'c.close()', 'next(s); next(s)', 'del c, s; import gc; gc.collect()',
+                                 'raise SystemExit(0)'])
 def test_a_script_may_end_anywhere(tiny_chat, end):
     "CASES 18 (d): no word, exit code 0, also in the middle of an answer."
     p = python(f'import sys; from rishi import Chat\nc = Chat(sys.argv[1], n_threads=1)\n'
@@ -193,7 +196,10 @@ def test_an_engine_that_nobody_holds_is_freed(tiny_chat):
     assert p.returncode == 0 and int(p.stdout) <= 1, p.stderr
 
 
-@pytest.mark.parametrize('stdout', ['io.StringIO()', 'type("Odd", (), {"write": lambda s, t: None, "flush": lambda s: None})()'])
+ODD = 'type("Odd", (), {"write": lambda s, t: None, "flush": lambda s: None})()'
+
+
+@pytest.mark.parametrize('stdout', ['io.StringIO()', ODD])
 def test_streams_without_a_file_number_and_no_native_log(tiny_chat, stdout):
     "CASES 21."
     p = python(f'import sys, io; from rishi import Chat\nsys.stdout = sys.stderr = {stdout}\n'
@@ -203,8 +209,8 @@ def test_streams_without_a_file_number_and_no_native_log(tiny_chat, stdout):
 
 
 def test_no_native_log_reaches_the_terminal(tiny_chat, smol):
-    p = python('import sys; from rishi import Chat\nfor m in sys.argv[1:]: Chat(m, n_threads=1, n_ctx=512)("hi", max_output_tokens=2)',
-               tiny_chat, smol)
+    p = python('import sys; from rishi import Chat\n'
+               'for m in sys.argv[1:]: Chat(m, n_threads=1, n_ctx=512)("hi", max_output_tokens=2)', tiny_chat, smol)
     assert (p.returncode, p.stdout, p.stderr) == (0, '', '')
 
 

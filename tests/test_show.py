@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import nbformat
 import pytest
-from turns import HEADER, ROOT_TESTS, done, prefill, turn
+from turns import HEADER, HERE, done, prefill, turn
 
 from rishi.errors import BadRequest, EngineError
 from rishi.types import Progress, TextDelta, ThinkingDelta, ToolCall, ToolResult
@@ -22,8 +22,8 @@ def none(): raise AssertionError('nobody asked to stop')
 # --- terminal -------------------------------------------------------------------------------------------------------
 def test_a_terminal_prints_the_turn(capsys):
     call = ToolCall('add', dict(x=1))
-    state = present([ThinkingDelta('I see'), call, ToolResult(call, '2'), TextDelta('Yes \x1b[0m'), TextDelta('.'), done()],
-                    HEADER, on_stop=none)
+    events = [ThinkingDelta('I see'), call, ToolResult(call, '2'), TextDelta('Yes \x1b[0m'), TextDelta('.'), done()]
+    state = present(events, HEADER, on_stop=none)
     out = capsys.readouterr().out
     assert state.phase == 'done' and 'I see' in out and 'Yes ␛[0m.' in out
     assert out.strip().endswith('first token 0.11 s · 65 tok/s · extends the conversation]')
@@ -136,7 +136,8 @@ def test_without_widgets_the_display_is_updated(kernel):
     present(events(), HEADER, on_stop=none)
     assert 'Starting' in kernel.shown[0]['text/html'] and len(kernel.shown) == 1
     assert 'aria-busy' in kernel.updates[0]['text/html'] and 'one' in kernel.updates[0]['text/plain']
-    assert 'one two' in kernel.updates[-1]['text/html'] and 'data-live' not in kernel.updates[-1]['text/html'].split('</style>')[1]
+    last = kernel.updates[-1]['text/html'].split('</style>')[1]
+    assert 'one two' in last and 'data-live' not in last
 
 
 def test_unwatched_kernels_get_one_display(kernel):
@@ -148,7 +149,7 @@ def test_unwatched_kernels_get_one_display(kernel):
 
 def test_nbclient_leaves_a_readable_notebook(tmp_path):
     nbclient = pytest.importorskip('nbclient')
-    code = f'import sys; sys.path.insert(0, {ROOT_TESTS!r})\nfrom turns import *\nfrom rishi_jupyter.show import present'
+    code = f'import sys; sys.path.insert(0, {HERE!r})\nfrom turns import *\nfrom rishi_jupyter.show import present'
     cells = [code, 'state = present(turn(), HEADER, on_stop=None)', 'sys.modules.get("anywidget")']
     nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
     nbclient.NotebookClient(nb, timeout=60, kernel_name='python3', resources={'metadata': {'path': tmp_path}}).execute()

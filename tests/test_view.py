@@ -61,7 +61,8 @@ def test_no_event():
 PROMPT = (.1, Progress('prefill', 873, 873, 832))
 STATES = [
     ([], 'Starting'),
-    ([(1, Progress('download', 1_980_000_000, 3_110_000_000))], 'Downloading the model tiny · Q8_0 1.98 of 3.11 GB · 64 %'),
+    ([(1, Progress('download', 1_980_000_000, 3_110_000_000))],
+     'Downloading the model tiny · Q8_0 1.98 of 3.11 GB · 64 %'),
     ([(1, Progress('load', 640, 1000))], 'Loading the model tiny · Q8_0 64 %'),
     ([(0, Progress('prefill', 0, 1240)), (.9, Progress('prefill', 471, 1240))],
      'Reading the prompt 38 % of 1,240 tokens about 1.5 s to go 0.9 s'),
@@ -74,7 +75,8 @@ STATES = [
     ([(0, ADD)], "add(x=1, y='<b>') running"),
     ([(0, ADD), (1, ToolResult(ADD, '2', None, .004))], "add(x=1, y='<b>') → 2 4 ms"),
     ([(0, ADD), (1, ToolResult(ADD, '', 'no number'))], 'failed: no number'),
-    ([(0, ThinkingDelta('I see')), (3.2, TextDelta('Yes')), (4, done())], 'main tiny · Q8_0 turn 3 · 4.0 s Thought for 3.2 s')]
+    ([(0, ThinkingDelta('I see')), (3.2, TextDelta('Yes')), (4, done())],
+     'main tiny · Q8_0 turn 3 · 4.0 s Thought for 3.2 s')]
 
 
 @pytest.mark.parametrize('timed, said', STATES, ids=[s[1][:24] for s in STATES])
@@ -100,7 +102,8 @@ def test_running_html_has_what_acts():
      'It has 9,120 tokens; the window holds 8,192. Use --new. Chat unchanged.'),
     (BadRequest('temp=7 cannot be used: it must be a number from 0 to 1.'), 'temp=7 cannot be used.',
      'It must be a number from 0 to 1. Chat unchanged.'),
-    (BadRequest('No model.'), 'No model.', 'Chat unchanged.'), (KeyError('<x>'), 'The turn failed.', "KeyError: '<x>' Chat"),
+    (BadRequest('No model.'), 'No model.', 'Chat unchanged.'),
+    (KeyError('<x>'), 'The turn failed.', "KeyError: '<x>' Chat"),
     (BadRequest(''), 'The turn failed.', 'Chat unchanged.')])
 def test_errors_are_told(error, what, rest):
     s = fold.fail(after(PROMPT), error, 1)
@@ -178,7 +181,8 @@ def test_tools_between_the_answers():
     assert text.startswith('one two add(') and '→ 2' in text and text.endswith('three')
 
 
-@pytest.mark.parametrize('answer', ['Lorem ipsum dolor.\n\n' * 900, 'one long paragraph ' * 900, '```\n' + 'x = 1\n' * 2600,
+@pytest.mark.parametrize('answer', [
+    'Lorem ipsum dolor.\n\n' * 900, 'one long paragraph ' * 900, '```\n' + 'x = 1\n' * 2600,
                                     '- item\n' * 600])
 def test_bytes_grow_with_the_answer_not_with_its_square(answer):
     half, whole = (stream(map(TextDelta, pieces(a)), 8).size for a in (answer[:len(answer) // 2], answer))

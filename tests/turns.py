@@ -5,10 +5,10 @@ from pathlib import Path
 from rishi.types import CacheReport, Done, Progress, Resp, StepReport, TextDelta, ThinkingDelta, UsageStats
 from rishi_jupyter.fold import Header
 
-ROOT_TESTS = str(Path(__file__).parent)
+HERE = str(Path(__file__).parent)
 HEADER = Header(chat='main', model='tiny · Q8_0', turn=3, window=2048)
-ANSWER = r'''There are **161 samples**. In the figure, **T2 drifted**: it leaves the band on day 9 and does not return, while
-the standard error $\sigma/\sqrt{n}$ of the others stays below 0.03. It fell from $148 to $19.
+ANSWER = r'''There are **161 samples**. In the figure, **T2 drifted**: it leaves the band on day 9 and does not return,
+while the standard error $\sigma/\sqrt{n}$ of the others stays below 0.03. It fell from $148 to $19.
 
 - T1 and T3 are steady.
 - The clip names T9, which does not exist; perhaps T2 was meant.
@@ -39,7 +39,9 @@ def report(cached=120, evaluated=16, generated=87, why='extends the conversation
     return CacheReport((step,), HEADER.window, cached + evaluated + generated, 2**20)
 
 
-def done(text='', reason='stop', **kw): return Done(Resp(role='assistant', content=text), UsageStats(), report(**kw), reason)
+def done(text='', reason='stop', **kw):
+    "The end of a turn; `kw` as in `report`."
+    return Done(Resp(role='assistant', content=text), UsageStats(), report(**kw), reason)
 
 
 def prefill(n=4, total=136, cached=120):

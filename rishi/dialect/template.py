@@ -10,7 +10,7 @@ from functools import cached_property
 
 from ..errors import BadRequest
 
-__all__ = ['Template', 'CHATML', 'for_template']
+__all__ = ['Template', 'CHATML', 'for_template', 'flat']
 
 CHATML = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
           "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")

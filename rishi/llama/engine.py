@@ -95,7 +95,8 @@ class LlamaEngine(Engine):
         self.gpu = bool(model_kw['n_gpu_layers']) and bool(L.llama_supports_gpu_offload())
         self._bos = L.llama_vocab_bos(vocab) if L.llama_vocab_get_add_bos(vocab) else None
         text = lambda id: self.piece(id).decode(errors='replace') if id >= 0 else ''
-        self.template = Template(n.meta('tokenizer.chat_template'), text(L.llama_vocab_bos(vocab)), text(L.llama_vocab_eos(vocab)))
+        self.template = Template(n.meta('tokenizer.chat_template'), text(L.llama_vocab_bos(vocab)),
+                                 text(L.llama_vocab_eos(vocab)))
         self._defaults = DEFAULTS | {k: type(v)(float(m)) for k, v in DEFAULTS.items()
                                      if (m := n.meta(f'general.sampling.{k}')) is not None}
 
@@ -128,7 +129,8 @@ class LlamaEngine(Engine):
         from .native import L
         get = lambda k: self._defaults[k] if getattr(sampling, k) is None else getattr(sampling, k)
         parts = []
-        penalties = [sampling.repeat_penalty or 1.0, sampling.frequency_penalty or 0.0, sampling.presence_penalty or 0.0]
+        penalties = [sampling.repeat_penalty or 1.0, sampling.frequency_penalty or 0.0,
+                     sampling.presence_penalty or 0.0]
         if penalties != [1.0, 0.0, 0.0]:
             parts.append(L.llama_sampler_init_penalties(L.llama_vocab_n_tokens(self._native.vocab), 64, *penalties))
         if get('temp') == 0: return self._native.sampler([*parts, L.llama_sampler_init_greedy()])

@@ -65,8 +65,9 @@ class Native:
         self.ctx = L.llama_init_from_model(self.model, params)
         if not self.ctx: raise EngineError(f'llama.cpp cannot make a context of {params.n_ctx:,} tokens: '
                                            f'{self.complaint()} Load with a smaller n_ctx.')
-        self.memory, self.n_ctx, n_batch = L.llama_get_memory(self.ctx), L.llama_n_ctx_seq(self.ctx), L.llama_n_batch(self.ctx)
-        self.batch, self.n_batch = L.llama_batch_init(n_batch, 0, 1), n_batch
+        self.memory, self.n_ctx = L.llama_get_memory(self.ctx), L.llama_n_ctx_seq(self.ctx)
+        self.n_batch = L.llama_n_batch(self.ctx)
+        self.batch = L.llama_batch_init(self.n_batch, 0, 1)
 
     def free(self):
         for name, free in (('chain', L.llama_sampler_free), ('batch', L.llama_batch_free), ('ctx', L.llama_free),

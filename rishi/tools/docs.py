@@ -111,7 +111,7 @@ def _gather(lines, pattern, read):
         m = pattern.match(line.strip()) if _indent(line) == base else None
         if m:
             names, text = read(m)
-            found |= {n: text for n in names}
+            found |= dict.fromkeys(names, text)
         else: text.append(line)
     return {n: _flat(o) for n, o in found.items() if _flat(o)}
 

@@ -82,7 +82,7 @@ def _hidden(name, p, known):
     if p.name == 'self' and p.default is p.empty: raise BadRequest(f'{text}. Pass the method of an object.')
     tp = strip(known.get(p.name, p.annotation))[0]
     members = [typing.get_origin(o) or o for o in alternatives(tp) if o is not types.NoneType]
-    if not all(o in (abc.Callable, type, types.ModuleType) for o in members): return False
+    if not members or any(o not in (abc.Callable, type, types.ModuleType) for o in members): return False
     if p.default is p.empty and p.kind not in _VAR: raise BadRequest(f'{text}. Give it a default, or wrap the function.')
     return True
 

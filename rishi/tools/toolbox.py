@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import BuiltinMethodType, MethodType
 
 from ..errors import BadRequest
 from .schema import Tool, make_tool
@@ -19,9 +20,8 @@ class Toolbox:
 
     def _add(self, tool):
         had = self._tools.setdefault(tool.name, tool)
-        if not (had.fn is tool.fn or type(had.fn) is type(tool.fn) and _same_method(had.fn, tool.fn)):
-            raise BadRequest(f'Two different tools are called {tool.name}. '
-                             f"Rename one, or pass {{'other_name': function}}.")
+        if not _same(had.fn, tool.fn):
+            raise BadRequest(f"Two different tools are called {tool.name}. Pass one as {{'other_name': function}}.")
 
     @property
     def schemas(self) -> list[dict]:
@@ -61,6 +61,6 @@ def _pairs(functions):
     except TypeError: return [(None, functions)]
 
 
-def _same_method(a, b):
-    "Whether both are one method of one object: each look-up of `obj.method` makes a new one."
-    return getattr(a, '__self__', a) is getattr(b, '__self__', None) and a.__func__ is b.__func__
+def _same(a, b):
+    "Whether both are one object, or one method of one object: each look-up of `obj.method` makes a new one."
+    return a is b or isinstance(a, (MethodType, BuiltinMethodType)) and a == b

@@ -1,4 +1,4 @@
-"""Tokens evaluated at each turn of a plain conversation, beside those that are new and what `llama_cpp.Llama` evaluates.
+"""Tokens evaluated at each turn of a plain conversation, beside those that are new and what llama_cpp evaluates.
 
 New is what the text between the last generated token and the next generation prompt tokenises to.
 """
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
-from bare import smol
+from _bare import smol  # noqa: E402
 
 SYSTEM = 'You are a helpful assistant.'
 TURNS = ['The sky is blue and grass is green. ' * 60 + 'What is the capital of France? Answer in one sentence.',
@@ -51,7 +51,7 @@ def main():
     print(f'{"turn":>5}{"new":>7}{"rishi":>8}{"llama_cpp":>11}   why')
     for i, ((new, done, why), peer) in enumerate(rows, 1): print(f'{i:5}{new:7}{done:8}{peer:11}   {why}')
     wasted = sum(done - new for (new, done, _), _ in rows)
-    print(json.dumps(dict(name='cache', value=wasted, goal=0, unit='tokens evaluated that were not new', ok=wasted == 0)))
+    print(json.dumps(dict(name='cache', value=wasted, goal=0, ok=not wasted, unit='tokens evaluated, not new')))
     return 0 if not wasted else 1
 
 

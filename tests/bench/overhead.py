@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
-from bare import Bare, smol
+from _bare import Bare, smol  # noqa: E402
 
 PROMPT, TOKENS, ROUNDS = 'Tell me a long story about a fisherman and the sea.', 96, 7
 GOALS = {'chat': .97, 'cell': .95}

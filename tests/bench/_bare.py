@@ -1,9 +1,8 @@
-"The peers that the benchmarks measure against: llama.cpp driven with as little Python as there can be, and its high-level API."
+"The peer that the benchmarks measure against: llama.cpp driven with as little Python as there can be."
 import ctypes
 import importlib.util
 import time
 from pathlib import Path
-
 
 QUIET = []      # the library keeps a pointer to its log callback, so the object must live as long as the process
 
@@ -58,4 +57,7 @@ class Bare:
 
     def close(self):
         L = self.L
-        L.llama_sampler_free(self.chain), L.llama_batch_free(self.batch), L.llama_free(self.ctx), L.llama_model_free(self.model)
+        L.llama_sampler_free(self.chain)
+        L.llama_batch_free(self.batch)
+        L.llama_free(self.ctx)
+        L.llama_model_free(self.model)

@@ -1,0 +1,85 @@
+"""Coroutines run to their end from synchronous code, inside a running event loop too.
+
+They run on a loop of their own, on a helper thread: one for the process, so that a client or session that a tool
+opened in one call still works in the next. A coroutine that itself waits for another one gets a second loop.
+"""
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Awaitable
+
+__all__ = ['Stopped', 'finish', 'POLL']
+
+POLL = 0.05              # seconds between looks at the stop event
+_inside = contextvars.ContextVar('rishi_tool_loop', default=False)
+
+
+class Stopped(Exception):
+    "The stop event was set before the work had ended; what runs was told to end, and left behind."
+
+
+class _Loop:
+    "An event loop that runs on a daemon thread."
+
+    def __init__(self):
+        self.loop, self.left = asyncio.new_event_loop(), []
+        self.thread = threading.Thread(target=self.loop.run_forever, name='rishi-tools', daemon=True)
+        self.thread.start()
+
+    @property
+    def usable(self): return self.thread.is_alive() and all(o.done.is_set() for o in self.left)
+
+    def close(self): self.loop.call_soon_threadsafe(self.loop.stop)
+
+
+class _Job:
+    "One coroutine on a loop: `done` is set when `result` or `error` stands."
+
+    def __init__(self, loop, awaitable):
+        self.loop, self.done, self.task = loop, threading.Event(), None
+        self.result = self.error = None
+        context = contextvars.copy_context()
+        context.run(_inside.set, True)
+        loop.loop.call_soon_threadsafe(self._start, awaitable, context)
+
+    def _start(self, awaitable, context):
+        self.task = self.loop.loop.create_task(self._run(awaitable), context=context)
+
+    async def _run(self, awaitable):
+        try: self.result = await awaitable
+        except BaseException as e: self.error = e
+        finally: self.done.set()
+
+    def cancel(self):
+        self.loop.left.append(self)
+        self.loop.loop.call_soon_threadsafe(lambda: self.task and self.task.cancel())
+
+
+_lock = threading.Lock()
+_shared: list[_Loop] = []
+
+
+def _home():
+    "The shared loop; a new one if a coroutine that was left behind still holds it."
+    with _lock:
+        if not _shared or not _shared[-1].usable: _shared[:] = [_Loop()]
+        return _shared[-1]
+
+
+def finish(awaitable: Awaitable, stop: threading.Event | None = None):
+    "The result of `awaitable`, or its exception; `Stopped` once `stop` is set. The caller's context variables hold."
+    nested = _inside.get()
+    loop = _Loop() if nested else _home()
+    job = _Job(loop, awaitable)
+    try:
+        while not job.done.wait(POLL):
+            if stop is not None and stop.is_set(): raise Stopped
+    except BaseException:
+        job.cancel()
+        raise
+    finally:
+        if nested: loop.close()
+    if job.error is not None: raise job.error
+    return job.result
