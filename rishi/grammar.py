@@ -37,7 +37,7 @@ class Constraint:
         self._bits = np.zeros((vocab.size + 31) // 32, np.uint32)
 
     def mask(self):
-        "Which tokens may come next: uint32 words, bit i % 32 of word i // 32 for token i. Raises EngineError when none may."
+        "Which tokens may come next: uint32 words, token i is bit i % 32 of word i // 32. Raises EngineError if none."
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         self._check()
         if not self._bits.any(): raise EngineError('The grammar has come to a point where no token of this model fits; '
@@ -53,7 +53,8 @@ class Constraint:
         if self._numbers: self._numbers.feed(self._vocab.tokens[token])
 
     def _check(self):
-        if self._matcher.is_error(): raise EngineError('Constrained decoding failed: ' + _line(self._matcher.get_error()))
+        if not self._matcher.is_error(): return
+        raise EngineError(f'Constrained decoding failed: {_line(self._matcher.get_error())}.')
 
     @property
     def done(self) -> bool:
@@ -140,9 +141,11 @@ class Grammars:
         from llguidance import LLMatcher
         if schema is True: schema = {}
         if not isinstance(schema, dict): raise BadRequest(f'{schema!r} is not a JSON schema: it must be a dict.')
-        try: grammar = LLMatcher.grammar_from_json_schema(json.dumps(_exact(schema), allow_nan=False), overrides=_OPTIONS)
+        try:
+            text = json.dumps(_exact(schema), allow_nan=False)
+            grammar = LLMatcher.grammar_from_json_schema(text, overrides=_OPTIONS)
+        except BadRequest: raise
         except (TypeError, ValueError, RecursionError) as e:
-            if isinstance(e, BadRequest): raise
             raise BadRequest(f'The JSON schema is not plain JSON: {_line(str(e))}.') from e
         return self._constraint(grammar, 'The JSON schema', _Numbers(self._vocab))
 
@@ -175,8 +178,8 @@ _made, _lock = weakref.WeakKeyDictionary(), threading.Lock()
 
 
 def for_engine(engine) -> Grammars:
-    """The grammars of `engine`, made at the first call (0.3 s for 49k tokens) and kept while the engine lives. It needs `vocab_size`,
-    `piece`, `is_control`, `is_eog` and `tokenize`. Raises EngineClosed."""
+    """The grammars of `engine`, made at the first call (0.3 s for 49k tokens) and kept while the engine lives. It needs
+    `vocab_size`, `piece`, `is_control`, `is_eog` and `tokenize`. Raises EngineClosed."""
     engine.check_open()
     with _lock:
         if engine not in _made: _made[engine] = Grammars(engine)
@@ -285,8 +288,8 @@ def _distinct(s):
     least, required = s.get('minProperties', 0), s.get('required')
     sure = len(set(required)) if isinstance(required, list) else 0
     if isinstance(least, (int, float)) and least > sure + 1:
-        raise BadRequest(f'The JSON schema cannot be enforced: `minProperties` {least}, for a model may give one key twice. '
-                         'List the keys in `required`.')
+        raise BadRequest(f'The JSON schema cannot be enforced: `minProperties` {least}, for a model may give one key '
+                         'twice. List the keys in `required`.')
 
 
 def _labels(labels):
@@ -302,10 +305,11 @@ def _line(text): return ' '.join(text.split()).rstrip('.')
 def _why(text):
     "What llguidance said, in one line that names the keyword."
     if m := re.match(r'Unimplemented keys: (\[.*?\])', text):
-        return 'the keyword ' + ', '.join(f'`{k}`' for k in json.loads(m[1])) + ' is not supported'
-    if m := re.match(r'regex parse error:\s*\n\s*(.*?)\n.*error: (.*)', text, re.S): return f'`pattern` {m[1]!r}: {_line(m[2])}'
+        return 'llguidance does not know ' + ', '.join(f'`{k}`' for k in json.loads(m[1]))
+    if m := re.match(r'regex parse error:\s*\n\s*(.*?)\n.*error: (.*)', text, re.S):
+        return f'`pattern` {m[1]!r}: {_line(m[2])}'
     if text.startswith('Unknown format'): return f'`format` {text.split(": ", 1)[-1]!r} is not known'
-    if text.startswith('Resource'): return f'`$ref` to {text.split(chr(39))[1]!r}: only references within the schema work'
+    if text.startswith('Resource'): return f'`$ref` to {text.split(chr(39))[1]!r} leads out of the schema'
     if text.startswith('oneOf'): return '`oneOf` whose branches are not plainly apart; use `anyOf`'
     if 'range' in text: return f'`minimum` or `maximum` is out of reach ({_line(text)})'
     return _line(text.split('\n')[0])

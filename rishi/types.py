@@ -44,11 +44,12 @@ class TextDelta:
 
 @dataclass(frozen=True)
 class ToolCall:
-    "The model asks for `name(**arguments)`; `raw` is what it wrote."
+    "The model asks for `name(**arguments)`; `raw` is what it wrote. `error` says why it cannot be run as written."
     name: str
     arguments: dict = field(default_factory=dict)
     id: str = ''
     raw: str = ''
+    error: str = ''
 
 
 @dataclass(frozen=True)

@@ -208,8 +208,9 @@ def _tool(card, state, live):
     rows = [(k, repr(v)) for k, v in card.call.arguments.items()]
     rows.append(('raised', r.error) if r.error else ('result', r.content))
     dl = ' '.join(f'<dt>{esc(k)}</dt> <dd><code>{esc(v)}</code></dd>' for k, v in rows)
-    return (f'<details class="ri-tool{" ri-bad" * bool(r.error)}"><summary>{CHEV} {call} '
-            f'<span aria-hidden="true">→</span> {res} <span class="ri-t ri-num">{seconds(r.seconds)}</span></summary><dl>{dl}</dl></details>')
+    bad = ' ri-bad' if r.error else ''
+    return (f'<details class="ri-tool{bad}"><summary>{CHEV} {call} <span aria-hidden="true">→</span> {res} '
+            f'<span class="ri-t ri-num">{seconds(r.seconds)}</span></summary><dl>{dl}</dl></details>')
 
 
 def question(state, live=False) -> str:

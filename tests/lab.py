@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
@@ -195,17 +196,23 @@ class Lab:
         return nb
 
 
-@pytest.fixture(scope='session')
-def lab(tmp_path_factory):
-    "One JupyterLab and one Chromium for all browser tests."
+@contextmanager
+def running(folder):
+    "A JupyterLab with all its state in `folder`, and a Chromium."
     from playwright.sync_api import sync_playwright
-    server = Server(tmp_path_factory.mktemp('lab'))
+    server = Server(folder)
     try:
         with sync_playwright() as p:
             browser = p.chromium.launch(executable_path=chromium(), headless=True, args=FLAGS)
             try: yield Lab(server, browser)
             finally: browser.close()
     finally: server.stop()
+
+
+@pytest.fixture(scope='session')
+def lab(tmp_path_factory):
+    "One JupyterLab and one Chromium for all browser tests."
+    with running(tmp_path_factory.mktemp('lab')) as it: yield it
 
 
 @pytest.fixture

@@ -70,7 +70,8 @@ STATES = [
     ([PROMPT, (.2, ThinkingDelta('I', 68)), (2.3, ThinkingDelta(' see', 68))], 'Thinking 2.1 s 136 tokens'),
     ([PROMPT, (.2, TextDelta('Yes', 23)), (.5, done(reason='cancelled', generated=23))],
      'Yes [stopped here] Stopped by you after 23 tokens. The partial answer is kept'),
-    ([(.2, TextDelta('Yes', 3)), (.5, done(reason='length', generated=3))], 'Stopped at the limit of 3 tokens.'),
+    ([(.2, TextDelta('Yes', 3)), (.5, done(reason='length', generated=3))],
+     'Stopped at the limit of 3 tokens, which --max-tokens sets.'),
     ([(0, MAIL), (0, ApprovalNeeded(MAIL))], "The model asks to run send(to='ana') Nothing runs until you choose."),
     ([(0, ADD)], "add(x=1, y='<b>') running"),
     ([(0, ADD), (1, ToolResult(ADD, '2', None, .004))], "add(x=1, y='<b>') → 2 4 ms"),
@@ -182,8 +183,7 @@ def test_tools_between_the_answers():
 
 
 @pytest.mark.parametrize('answer', [
-    'Lorem ipsum dolor.\n\n' * 900, 'one long paragraph ' * 900, '```\n' + 'x = 1\n' * 2600,
-                                    '- item\n' * 600])
+    'Lorem ipsum dolor.\n\n' * 900, 'one long paragraph ' * 900, '```\n' + 'x = 1\n' * 2600, '- item\n' * 600])
 def test_bytes_grow_with_the_answer_not_with_its_square(answer):
     half, whole = (stream(map(TextDelta, pieces(a)), 8).size for a in (answer[:len(answer) // 2], answer))
     assert whole < 3 * half and whole < 12 * len(answer)

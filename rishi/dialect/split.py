@@ -1,101 +1,153 @@
-"""Raw text in, thinking and answer out, whatever the chunking; cost linear in the text's length.
+"""Raw text in, thinking, answer and tool calls out, whatever the chunking; cost linear in the text's length.
 
-The rules: an opening mark starts thinking only while this step has not finished thinking before and the mark does
-not stand in code (backticks or a fence); otherwise it is text like any other. What may still become a mark is held
-back; `end` lets it go. White space around thinking is dropped, as the templates that render it do.
+What is decided here, for all families:
+- An opening mark starts thinking once a step at most, and not in code (backticks or a fence); otherwise it is text.
+  A closing mark before any answer is dropped; elsewhere it is text.
+- A call's mark counts when what follows it looks like a call, and not in code; otherwise it is text.
+- A call ends where its arguments end: a closing mark inside a string is part of the string.
+- A call inside thinking is thought, not asked for, if thinking or an answer follows it. If nothing does, because the
+  model forgot to close its thinking, it is run.
+- A call that cannot be read is still a call, with an empty `arguments` and the reason in `error`.
+- Text is held back only while it may still become a mark, or is white space that may turn out to end the answer.
 """
 from __future__ import annotations
 
-import re
+from .capture import Capture
+from .channels import Channels
+from .code import Code
+from .marks import find
+from .out import Out
 
 __all__ = ['Splitter']
 
-_EDGE = re.compile(r'`+|\n[ \t]*\n')
-
 
 class Splitter:
-    "Feed it pieces of one step's raw text; it returns `(kind, text)` pairs with kind 'think' or 'text'."
+    """Feed it pieces of one step's raw text; it returns `(kind, value)` pairs: 'think' and 'text' with a text, 'call'
+    with a ToolCall. `start` is what `dialect.thinking` says of the prompt. `tools` are the schemas on offer: they give
+    untyped arguments their types, and without them ([]) an answer that is JSON is never taken for a call."""
 
-    def __init__(self, dialect, start='unset'):
-        self.open, self.close = dialect.think
-        self.state = 'think' if start == 'open' else 'text'
-        self.may_think = start == 'unset'
-        self._buf, self._code, self._fresh, self._gap = '', 0, self.state == 'think', ''
+    def __init__(self, dialect, start: str = 'unset', tools: list[dict] | None = None):
+        self._out, self._buf = Out(exact=start == 'unset'), ''
+        self._machine = (Channels if dialect.channels else _Marks)(dialect, self._out, start, tools)
 
-    def feed(self, text: str) -> list[tuple[str, str]]:
-        "The events that `text` completes; adjacent ones of a kind are joined."
-        self._buf += text
-        out = []
-        while self._advance(out): pass
-        return _join(out)
+    def feed(self, text: str) -> list[tuple]:
+        "The parts that `text` completes; neighbours of a kind are one."
+        return self._run(text, False)
 
-    def end(self) -> list[tuple[str, str]]:
+    def end(self) -> list[tuple]:
         "What was held back, when no more will come."
-        out, rest, self._buf = [], self._buf, ''
-        if rest: self._emit(rest, out)
-        return _join(out)
+        parts, again = self._run('', True), self._machine.end()
+        while again:
+            parts += self._run(again, True)
+            again = self._machine.end()
+        self._out.end()
+        return _join(parts + self._out.take())
 
-    def _advance(self, out):
-        mark = self.close if self.state == 'think' else self.open if self.may_think else None
-        at = self._find(mark)
-        if at is None:
-            keep = _held(self._buf, mark, self.state)
-            ready, self._buf = self._buf[:len(self._buf) - keep], self._buf[len(self._buf) - keep:]
-            if ready: self._emit(ready, out)
-            return False
-        ready, self._buf = self._buf[:at], self._buf[at + len(mark):]
-        if ready: self._emit(ready, out)
-        self._turn()
-        return True
-
-    def _find(self, mark):
-        "Where `mark` stands in the buffer; in the answer, marks inside code do not count."
-        if mark is None: return None
-        code, start = self._code, 0
-        while (at := self._buf.find(mark, start)) >= 0:
-            if self.state == 'text': code = _code_after(code, self._buf[start:at])
-            if self.state == 'think' or not code: return at
-            start = at + len(mark)
-        return None
-
-    def _turn(self):
-        self.state, self.may_think = ('text', False) if self.state == 'think' else ('think', False)
-        self._fresh, self._gap, self._code = True, '', 0
-
-    def _emit(self, text, out):
-        if self._fresh:
-            text = text.lstrip()
-            if not text: return
-            self._fresh = False
-        if self.state == 'think':
-            body = text.rstrip()
-            text, self._gap = (self._gap + body, text[len(body):]) if body else ('', self._gap + text)
-        else: self._code = _code_after(self._code, text)
-        if text: out.append((self.state, text))
+    def _run(self, text, final):
+        buf, pos, waits = self._buf + text, 0, False
+        while not waits: pos, waits = self._machine.step(buf, pos, final)
+        self._buf = buf[pos:]
+        return self._out.take()
 
 
-def _code_after(code, text):
-    "How many backticks hold the code open after `text`, given how many did before it; 0 is prose."
-    if not code and '`' not in text: return 0
-    for m in _EDGE.finditer(text):
-        run = m.group()
-        if run[0] == '\n': code = 0 if code < 3 else code
-        elif not code: code = len(run)
-        elif len(run) == code or len(run) > code >= 3: code = 0
-    return code
+class _Marks:
+    "Text with marks in it: all families but harmony. `step` goes on in a buffer; `end` returns what to read again."
 
+    def __init__(self, dialect, out, start, tools):
+        self.d, self.out, self.tools = dialect, out, tools
+        self.forms = {f.open: f for f in dialect.calls if f.open}
+        self.closers = tuple(c for f in dialect.calls for c in f.close)
+        self.whole = next((f for f in dialect.calls if not f.open), None) if tools != [] else None
+        self.kind, self.may_think = ('think', False) if start == 'open' else ('text', start == 'unset')
+        self.capture, self.code, self.plain, self.thought = None, Code(), False, []
+        self.said, self.called = False, False
+        if self.kind == 'text': self._answer()
 
-def _held(buf, mark, state):
-    "How many last characters of `buf` may still turn out to be something else."
-    if mark is None: return 0
-    n = next((k for k in range(min(len(mark) - 1, len(buf)), 0, -1) if mark.startswith(buf[-k:])), 0)
-    if n or state == 'think': return n
-    return len(buf) - len(buf.rstrip('`\n \t')) if buf[-1:] in '`\n \t' else 0
+    def step(self, buf, pos, final):
+        if self.capture: return self._captured(*self.capture.step(buf, pos, final))
+        mark, at = find(self._marks(), buf, pos, final)
+        self._say(buf[pos:at])
+        if mark is None: return at, True
+        self._mark(mark)
+        return at + len(mark), False
+
+    def end(self):
+        rest = ''
+        if self.capture:
+            verdict, rest = self.capture.end()
+            self._captured(0, verdict)
+        self.plain = True
+        if not rest:
+            asked, self.thought = self.thought, []
+            for capture in asked: self._call(capture)
+        return rest
+
+    def _answer(self):
+        "The answer begins: it may be one call without marks."
+        self.said, self.called, self.code = False, False, Code()
+        if self.whole: self.capture = Capture(self.whole, self.tools)
+
+    def _marks(self):
+        marks = (*self.forms, *self.d.noise)
+        if self.kind == 'think': return (self.d.think[1], *marks)
+        if self.may_think: marks += self.d.think[:1]
+        return marks + (() if self.said else self.d.think[1:]) + (self.closers if self.called else ())
+
+    def _mark(self, mark):
+        opens, closes = self.d.think
+        if self.kind == 'text' and self.code.inside: self._say(mark)
+        elif mark in self.forms: self._capture(self.forms[mark])
+        elif mark == opens:
+            self.kind, self.may_think = 'think', False
+            self.out.cut('text')
+        elif mark == closes and self.kind == 'think':
+            self.kind = 'text'
+            self.out.cut('text')
+            self._answer()
+        elif mark == closes: self.out.cut('text')
+
+    def _capture(self, form):
+        thinks = self.kind == 'think'
+        self.capture = Capture(form, self.tools, stop=self.d.think[1] if thinks else '', plain=self.plain)
+
+    def _captured(self, pos, verdict):
+        if verdict in ('go', 'wait'): return pos, verdict == 'wait'
+        capture, self.capture = self.capture, None
+        if verdict != 'call': self._say(capture.text)
+        elif self.kind == 'think': self.thought.append(capture)
+        else: self._call(capture)
+        return pos, False
+
+    def _call(self, capture):
+        calls, text = capture.calls(), capture.text
+        if not capture.form.open and not all(self._offered(c) for c in calls): return self._say(text)
+        self._only_thought()
+        for call in calls: self.out.call(call)
+        self.called = True
+        self.out.say('text', text[len(text.rstrip()):])
+
+    def _offered(self, call):
+        names = {t.get('function', t).get('name') for t in self.tools or ()}
+        return not call.error and (not names or call.name in names)
+
+    def _say(self, text):
+        if not text: return
+        if text.isspace() and self.kind == 'think' and self.thought: return self.thought[-1].raw.append(text)
+        if not text.isspace():
+            self._only_thought()
+            if self.kind == 'text': self.said, self.called = True, False
+        if self.kind == 'text': self.code.feed(text)
+        self.out.say(self.kind, text)
+
+    def _only_thought(self):
+        "Something follows the calls in the thinking: they are thinking."
+        for capture in self.thought: self.out.say('think', capture.text)
+        self.thought = []
 
 
 def _join(parts):
     out = []
-    for kind, text in parts:
-        if out and out[-1][0] == kind: out[-1] = (kind, out[-1][1] + text)
-        else: out.append((kind, text))
+    for kind, value in parts:
+        if out and out[-1][0] == kind != 'call': out[-1] = (kind, out[-1][1] + value)
+        else: out.append((kind, value))
     return out

@@ -7,6 +7,7 @@ import decimal
 import enum
 import inspect
 import json
+import numbers
 import pathlib
 import types
 import typing
@@ -29,7 +30,7 @@ def coerce(value, tp, where: str = 'value'):
     if tp is Any: return value
     if is_union(tp): return _union(value, tp, where)
     origin, args = typing.get_origin(tp) or tp, typing.get_args(tp)
-    if origin is typing.Literal: return _choice(value, {o: _wire(o) for o in args}, tp, where)
+    if origin is typing.Literal: return _choice(value, args, tp, where)
     if tp is None or origin is types.NoneType: return _none(value, where)
     if not inspect.isclass(origin): return value
     if is_model(origin): return _model(value, origin, where)
@@ -73,10 +74,11 @@ def _wire(o):
 
 def _choice(value, choices, tp, where):
     "The choice whose value or name is `value`: exactly, then by its text, then in another case."
-    for same in (lambda a: type(a) is type(value) and a == value, lambda a: str(a) == str(value),
-                 lambda a: str(a).lower() == str(value).strip().lower()):
+    text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
+    for same in (lambda a: type(a) is type(value) and a == value, lambda a: str(a) == text,
+                 lambda a: str(a).lower() == text.lower()):
         for i in (0, 1):                       # values go before names
-            hits = [o for o, forms in choices.items() if i < len(forms) and same(forms[i])]
+            hits = [o for o in choices if i < len(_wire(o)) and same(_wire(o)[i])]
             if hits: return hits[0]
     raise _no(value, tp, where)
 
@@ -146,7 +148,7 @@ def _model(value, tp, where):
 # --- scalars --------------------------------------------------------------------------------------------------------
 def _scalar(value, tp, where):
     if type(value) is tp: return value
-    if issubclass(tp, enum.Enum): return value if isinstance(value, tp) else _choice(value, {o: _wire(o) for o in tp}, tp, where)
+    if issubclass(tp, enum.Enum): return value if isinstance(value, tp) else _choice(value, tp, tp, where)
     for kind, read in _READERS.items():
         if issubclass(tp, kind):
             try: got = read(value)
@@ -156,9 +158,9 @@ def _scalar(value, tp, where):
 
 
 def _made(value, tp, where):
-    "A class that reads text, or a subclass of a plain type; anything else cannot come out of JSON."
+    "A class that reads text, a number, a subclass of a plain type; nothing else comes out of JSON."
     try:
-        if isinstance(value, (str, *_READERS)): return tp(value)
+        if isinstance(value, str) or issubclass(tp, (numbers.Number, *_READERS)): return tp(value)
     except Exception: pass
     raise _no(value, tp, where)
 
@@ -228,7 +230,8 @@ def expected(tp) -> str:
     if tp is Any or not inspect.isclass(origin): return 'any value'
     if issubclass(origin, enum.Enum): return _one_of(_wire(o)[0] for o in origin)
     fields = record(origin)
-    if fields or is_model(origin): return f'an object with {", ".join(fields.fields if fields else origin.model_fields)}'
+    names = fields.fields if fields else origin.model_fields if is_model(origin) else None
+    if names is not None: return f'an object with {", ".join(names)}'
     if origin in _CONTAINERS[0][0]: return 'a list' + (f' where each is {expected(args[0])}' if args else '')
     if origin is tuple: return 'a list of ' + (f'{len(args)} values' if args and args[-1] is not ... else 'values')
     if origin in _CONTAINERS[2][0]: return 'an object'

@@ -65,7 +65,7 @@ def _sections(lines):
     now, i = _Section('text', []), 0
     while i < len(lines):
         new, used = _heading(lines, i)
-        if not new and now.indented and lines[i].strip() and not lines[i][0].isspace(): new, used = _Section('text', []), 0
+        if not new and now.indented and re.match(r'\S', lines[i]): new = _Section('text', [])
         if new:
             yield now
             now = new

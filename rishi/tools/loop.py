@@ -21,40 +21,47 @@ class Stopped(Exception):
 
 
 class _Loop:
-    "An event loop that runs on a daemon thread."
+    "An event loop that runs on a daemon thread until it is stopped."
 
     def __init__(self):
         self.loop, self.left = asyncio.new_event_loop(), []
-        self.thread = threading.Thread(target=self.loop.run_forever, name='rishi-tools', daemon=True)
+        self.thread = threading.Thread(target=self._work, name='rishi-tools', daemon=True)
         self.thread.start()
 
-    @property
-    def usable(self): return self.thread.is_alive() and all(o.done.is_set() for o in self.left)
+    def _work(self):
+        try: self.loop.run_forever()
+        finally: self.loop.close()
 
-    def close(self): self.loop.call_soon_threadsafe(self.loop.stop)
+    def usable(self):
+        "Whether the thread lives (a fork has none) and nothing that was left behind still holds the loop."
+        self.left = [o for o in self.left if not o.done.is_set()]
+        return self.thread.is_alive() and not self.left
 
 
 class _Job:
-    "One coroutine on a loop: `done` is set when `result` or `error` stands."
+    "One awaitable on a loop: `done` is set when `result` or `error` stands. `once` ends the loop with it."
 
-    def __init__(self, loop, awaitable):
-        self.loop, self.done, self.task = loop, threading.Event(), None
-        self.result = self.error = None
+    def __init__(self, loop, awaitable, once):
+        self.loop, self.once, self.done = loop, once, threading.Event()
+        self.task = self.result = self.error = None
         context = contextvars.copy_context()
         context.run(_inside.set, True)
         loop.loop.call_soon_threadsafe(self._start, awaitable, context)
 
     def _start(self, awaitable, context):
         self.task = self.loop.loop.create_task(self._run(awaitable), context=context)
+        if self.once: self.task.add_done_callback(lambda _: self.loop.loop.stop())
 
     async def _run(self, awaitable):
         try: self.result = await awaitable
-        except BaseException as e: self.error = e
+        except BaseException as e: self.error = e       # also KeyboardInterrupt: the caller raises it, the loop lives
         finally: self.done.set()
 
     def cancel(self):
+        "Ask it to end; do not wait."
         self.loop.left.append(self)
-        self.loop.loop.call_soon_threadsafe(lambda: self.task and self.task.cancel())
+        try: self.loop.loop.call_soon_threadsafe(lambda: self.task.cancel())
+        except RuntimeError: pass                       # it ended just now, and its loop with it
 
 
 _lock = threading.Lock()
@@ -64,22 +71,19 @@ _shared: list[_Loop] = []
 def _home():
     "The shared loop; a new one if a coroutine that was left behind still holds it."
     with _lock:
-        if not _shared or not _shared[-1].usable: _shared[:] = [_Loop()]
+        if not _shared or not _shared[-1].usable(): _shared[:] = [_Loop()]
         return _shared[-1]
 
 
 def finish(awaitable: Awaitable, stop: threading.Event | None = None):
     "The result of `awaitable`, or its exception; `Stopped` once `stop` is set. The caller's context variables hold."
     nested = _inside.get()
-    loop = _Loop() if nested else _home()
-    job = _Job(loop, awaitable)
+    job = _Job(_Loop() if nested else _home(), awaitable, nested)
     try:
         while not job.done.wait(POLL):
             if stop is not None and stop.is_set(): raise Stopped
     except BaseException:
         job.cancel()
         raise
-    finally:
-        if nested: loop.close()
     if job.error is not None: raise job.error
     return job.result

@@ -5,9 +5,12 @@ from __future__ import annotations
 import datetime
 import decimal
 import enum
+import functools
 import inspect
 import json
 import math
+import numbers
+import operator
 import pathlib
 import re
 import types
@@ -53,7 +56,7 @@ def make_tool(fn, name: str | None = None) -> Tool:
     name = _name(fn, name)
     try: signature = inspect.signature(fn)
     except (ValueError, TypeError, NameError) as e:
-        raise BadRequest(f'{name} cannot be a tool: its signature cannot be read ({e}). Wrap it in a function.') from None
+        raise BadRequest(f'{name} cannot be a tool: no signature can be read ({e}). Wrap it in a function.') from None
     source = home(fn)
     known = hints(source)
     params = [p for p in signature.parameters.values() if not _hidden(name, p, known)]
@@ -83,17 +86,17 @@ def _hidden(name, p, known):
     tp = strip(known.get(p.name, p.annotation))[0]
     members = [typing.get_origin(o) or o for o in alternatives(tp) if o is not types.NoneType]
     if not members or any(o not in (abc.Callable, type, types.ModuleType) for o in members): return False
-    if p.default is p.empty and p.kind not in _VAR: raise BadRequest(f'{text}. Give it a default, or wrap the function.')
-    return True
+    if p.default is not p.empty or p.kind in _VAR: return True
+    raise BadRequest(f'{text}. Give it a default, or wrap the function.')
 
 
 def _docstring(fn, source):
-    "A class's own docstring, but not the one that `dataclass` makes; an object's `__call__` may have one, or its class."
+    "A class's own docstring, but not the one that `dataclass` makes; that of an object's `__call__`, or its class."
     if inspect.isclass(source):
         text = source.__dict__.get('__doc__') or ''
         return '' if text.startswith(f'{source.__name__}(') else text
-    own = inspect.getdoc(source)
-    return own if own or source.__name__ != '__call__' else type(fn).__doc__
+    if getattr(source, '__name__', '') == '__call__': return source.__doc__ or type(fn).__doc__
+    return inspect.getdoc(source)
 
 
 def _description(name, docs):
@@ -114,14 +117,14 @@ def _parameters(params, found, docs):
 def _property(p, tp, doc):
     default, text = p.default, strip(tp)[1] or doc
     bare = strip(tp)[0]
-    if bare is Any and type(default) in (bool, int, float, str, list, dict): tp = type(default)
+    if bare is Any and type(default) in (bool, int, float, str, list, tuple, dict): tp = type(default)
     if default is None and is_union(bare):          # leaving it out says None
-        tp = typing.Union[tuple(o for o in alternatives(bare) if o is not types.NoneType)]
+        tp = functools.reduce(operator.or_, (o for o in alternatives(bare) if o is not types.NoneType))
     schema = json_type(tp)
     if p.kind == p.VAR_POSITIONAL: schema = {'type': 'array', 'items': schema}
-    if isinstance(default, enum.Enum): default = _enum_value(type(default), default)
+    default = _enum_value(default)
     return {**schema, **({'description': text} if text else {}),
-            **({'default': default} if default is not None and _is_json(default) else {})}
+            **({'default': json.loads(json.dumps(default))} if default is not None and _is_json(default) else {})}
 
 
 def _is_json(o):
@@ -142,9 +145,9 @@ def _json_type(tp, above):
     origin, args = typing.get_origin(tp) or tp, typing.get_args(tp)
     if tp is Any: return {}
     if is_union(tp): return _any_of([json_type(o, above) for o in args])
-    if origin is typing.Literal: return _enum([_enum_value(type(o), o) if isinstance(o, enum.Enum) else o for o in args])
+    if origin is typing.Literal: return _enum([_enum_value(o) for o in args])
     if not inspect.isclass(origin): return {'type': 'null'} if tp is None else {}
-    if issubclass(origin, enum.Enum): return _enum([_enum_value(origin, o) for o in origin])
+    if issubclass(origin, enum.Enum): return _enum([_enum_value(o) for o in origin])
     if origin in above: return {'type': 'object'}
     if is_model(origin): return _inline(origin.model_json_schema())
     fields = record(origin)
@@ -156,7 +159,8 @@ def _scalar(tp):
     for o in tp.__mro__:
         if o in _FORMATS: return {'type': 'string', 'format': _FORMATS[o]}
         if o in _PLAIN: return {'type': _PLAIN[o]}
-    if issubclass(tp, (decimal.Decimal, datetime.timedelta)): return {'type': 'number'}
+    if issubclass(tp, numbers.Integral): return {'type': 'integer'}              # numpy's
+    if issubclass(tp, (numbers.Real, decimal.Decimal, datetime.timedelta)): return {'type': 'number'}
     if issubclass(tp, (pathlib.PurePath, bytes, bytearray)): return {'type': 'string'}
     return {}
 
@@ -188,9 +192,10 @@ def _any_of(schemas):
     return once[0] if len(once) == 1 else {'anyOf': once}
 
 
-def _enum_value(tp, member):
-    "What stands for a member in JSON: its value if all values of its class are plain, else its name."
-    return member.value if all(_is_json(o.value) for o in tp) else member.name
+def _enum_value(o):
+    "What stands for a member of an enum in JSON: its value if all values of its class are plain, else its name."
+    if not isinstance(o, enum.Enum): return o
+    return o.value if all(_is_json(m.value) for m in type(o)) else o.name
 
 
 def _enum(values):

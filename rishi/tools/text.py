@@ -39,11 +39,14 @@ def _plain(o):
     if hasattr(o, 'model_dump') and not isinstance(o, type): return o.model_dump(mode='json')
     if isinstance(o, _AS_TEXT): return str(o)
     if isinstance(o, _TIMES): return o.isoformat()
-    if isinstance(o, Set): return sorted(o, key=lambda v: (type(v).__name__, v if isinstance(v, (int, float, str)) else repr(v)))
+    if isinstance(o, Set): return sorted(o, key=_order)
     if isinstance(o, Mapping): return dict(o)
     if isinstance(o, (bytes, bytearray)): return _decoded(o)
     if getattr(o, 'shape', None) == () and hasattr(o, 'item'): return o.item()      # a number of numpy or torch
     return o
+
+
+def _order(o): return type(o).__name__, o if isinstance(o, (int, float, str)) else repr(o)
 
 
 def _inner(o):

@@ -1,0 +1,87 @@
+"""The harmony format (gpt-oss): a step is a row of messages, each with a header that names its channel.
+
+    <|channel|>analysis<|message|>thinking<|end|><|start|>assistant<|channel|>final<|message|>answer<|return|>
+    <|start|>assistant<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|>
+
+`analysis` is thinking, `final` and `commentary` are text, whatever has a recipient is a call. The prompt ends after
+`<|start|>assistant`, so the first header may begin with a recipient.
+"""
+from __future__ import annotations
+
+import re
+
+from .calls import from_header
+from .capture import Body, Capture, Form
+from .marks import find, skip_space
+from .scan import Braces, Plain, begins
+
+__all__ = ['Channels']
+
+_ENDS = ('<|call|>', '<|end|>', '<|return|>')
+_MARKS = (*_ENDS, '<|start|>', '<|channel|>', '<|message|>', '<|constrain|>')
+_CHANNEL = re.compile(r'<\|channel\|>\s*(\w+)')
+_JSON = Body(begins('{'), lambda closes, s: Braces(closes), from_header)
+_OTHER = Body(lambda s: True, lambda closes, s: Plain(closes, free=True), from_header)
+_FORM = Form('', _ENDS, (_JSON, _OTHER))
+_HEADER = begins(' to=', 'to=', '<|')
+
+
+class Channels:
+    "Goes through the messages of one step. `step` goes on in a buffer; `end` returns what to read again."
+
+    def __init__(self, dialect, out, start, tools):
+        self.out, self.tools, self.capture, self.plain = out, tools, None, False
+        self.kind = {'open': 'think', 'closed': 'text'}.get(start)       # None: in a header, or between two messages
+        self.header, self.first = '', self.kind is None
+
+    def step(self, buf, pos, final):
+        if self.capture: return self._captured(*self.capture.step(buf, pos, final))
+        if self.first: return self._begin(buf, pos, final)
+        mark, at = find(_MARKS, buf, pos, final)
+        self._take(buf[pos:at])
+        if mark is None: return at, True
+        self._mark(mark)
+        return at + len(mark), False
+
+    def end(self):
+        rest = ''
+        if self.capture:
+            verdict, rest = self.capture.end()
+            self._captured(0, verdict)
+        self.plain = True
+        return rest
+
+    def _begin(self, buf, pos, final):
+        "A header, or an answer without one?"
+        at = skip_space(buf, pos)
+        fits = _HEADER(buf[at:at + 8]) if at < len(buf) else None
+        if fits is None and not final: return at, True
+        self.first, self.kind = False, None if fits else 'text'
+        return at, False
+
+    def _take(self, text):
+        if self.kind: self.out.say(self.kind, text)
+        else: self.header += text
+
+    def _mark(self, mark):
+        if mark in _ENDS: self._next('')
+        elif mark == '<|start|>' or mark == '<|channel|>' and self.kind: self._next(mark)
+        elif mark == '<|message|>' and self.kind is None: self._message()
+        else: self._take(mark)
+
+    def _next(self, header):
+        if self.kind: self.out.cut(self.kind)
+        if self.kind == 'text': self.out.say('text', '\n')
+        self.kind, self.header = None, header
+
+    def _message(self):
+        head, channel = self.header, _CHANNEL.search(self.header)
+        if 'to=' in head: self.capture = Capture(_FORM, self.tools, seed=head + '<|message|>', plain=self.plain)
+        else: self.kind = 'think' if channel and channel[1] == 'analysis' else 'text'
+
+    def _captured(self, pos, verdict):
+        if verdict in ('go', 'wait'): return pos, verdict == 'wait'
+        capture, self.capture = self.capture, None
+        for call in capture.calls() if verdict == 'call' else (): self.out.call(call)
+        self._next('')
+        return pos, False
