@@ -5,7 +5,6 @@ import asyncio
 import contextvars
 import threading
 
-from .core import Chat
 from .types import Done
 
 __all__ = ['AsyncChat']
@@ -17,7 +16,9 @@ class AsyncChat:
     """`await chat(msg)` gives the Resp, `async for piece in chat(msg, stream=True)` the pieces; everything else is that
     of `chat.chat`, the Chat within. Cancelling the task ends the turn as an interrupt does."""
 
-    def __init__(self, *args, **kw): self.chat = Chat(*args, **kw)
+    def __init__(self, *args, **kw):
+        from .core import Chat           # which offers this class in turn
+        self.chat = Chat(*args, **kw)
 
     def __getattr__(self, name): return getattr(self.__dict__['chat'], name)
 

@@ -1,4 +1,4 @@
-"""`Chat`: a conversation with a model in this process. It holds the history and settings; `turn` runs the turns."""
+"""`Chat`: a conversation with a model in this process. Here are its settings and its state; `asking` and `turn` run it."""
 from __future__ import annotations
 
 import difflib
@@ -8,19 +8,31 @@ from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 
-from . import turn
+from . import callbacks, history
+from .aio import AsyncChat
+from .asking import ToolLoopMixin
+from .callbacks import ChatCallback, TruncationCallback
+from .context import SlidingWindowCallback
 from .dialect import detect
-from .encode import Encoded
+from .encode import Encoded, encode
 from .engine import Engine
-from .errors import BadRequest, ContextWindowExceededError, EngineBusy
+from .errors import BadRequest, ContextWindowExceededError
 from .kv import common_prefix_len
-from .owner import Stop
-from .stream import markdown
-from .types import CacheReport, Done, Event, Progress, Resp, Sampling, UsageStats, resp_text, thought
+from .fence import PyFenceCallback, output_matches, task_complete
+from .oneshots import OneShotMixin
+from .stream import display_stream
+from .tools import Toolbox, hitl_policy
+from .types import CacheReport, Progress, Resp, ToolCall, UsageStats, resp_text, thought
 
-__all__ = ['Chat', 'load_engine', 'resolve_runtime', 'get_runtime', 'get_model', 'finish', 'checked',
-           'common_prefix_len', 'resp_text', 'thought', 'UsageStats', 'Resp', 'ContextWindowExceededError']
+__all__ = ['Chat', 'AsyncChat', 'ChatCallback', 'SlidingWindowCallback', 'PyFenceCallback', 'TruncationCallback',
+           'ToolLoopMixin', 'ContextWindowExceededError', 'Resp', 'ToolCall', 'UsageStats', 'checked',
+           'common_prefix_len', 'display_stream', 'finish', 'get_model', 'get_runtime', 'hitl_policy', 'load_engine',
+           'output_matches', 'resolve_runtime', 'resp_text', 'task_complete', 'thought']
 
+FINAL_PROMPT = ("You've reached the tool-call budget for this turn. Stop calling tools and answer with what you already "
+                "have.")
+SETTINGS = ('think', 'temp', 'top_k', 'top_p', 'min_p', 'seed', 'max_output_tokens', 'comp_kw', 'approve', 'tool_max_len',
+            'max_steps', 'parallel_tools', 'max_parallel_tools', 'final_prompt', 'ctx_limit')
 RUNTIMES = {'llama': ('rishi.llama', 'LlamaChat')}
 
 
@@ -70,13 +82,16 @@ def _bare_name(model):
     return name.split('/', 1)[1] if name and name.split('/')[0].lower() in RUNTIMES else name
 
 
-class Chat:
+class Chat(ToolLoopMixin, OneShotMixin):
     """A conversation: `chat('Hello')` answers and remembers. `Chat(name)` is the subclass of the name's runtime.
 
     `model` is a hub id, a file, or None for the embedded default; `sp` the system prompt; `messages` a history to go
-    on from; `think` switches thinking on or off where the model can (None: its own way); `ctx_limit` narrows the
-    window (tokens). Other keywords are options of the runtime. `engine` shares a loaded engine with other chats: such
-    a chat does not close it."""
+    on from; `tools` functions that the model may call; `approve(call) -> bool | str` is asked before each call (a text
+    is the reason for no); `tool_max_len` cuts their results (characters); `max_steps` caps the calls of a turn, after
+    which `final_prompt` asks for an answer; `parallel_tools` runs the calls of a step side by side, at most
+    `max_parallel_tools`; `think` switches thinking on or off where the model can (None: its own way); `ctx_limit`
+    narrows the window (tokens); `cbs` are callbacks beside the default ones. Other keywords are options of the
+    runtime. `engine` shares a loaded engine with other chats: such a chat does not close it."""
     _runtime = None
 
     def __new__(cls, model=None, *args, runtime=None, model_path=None, engine=None, **kw):
@@ -84,75 +99,30 @@ class Chat:
         if cls is Chat and (engine is None or name): cls = get_runtime(name or resolve_runtime(model_path or model))
         return object.__new__(cls)
 
-    def __init__(self, model=None, *, runtime=None, model_path=None, engine=None, sp='', messages=None, think=None,
-                 temp=None, top_k=None, top_p=None, min_p=None, seed=None, max_output_tokens=None, ctx_limit=None,
-                 comp_kw=None, **options):
+    def __init__(self, model=None, *, runtime=None, model_path=None, engine=None, sp='', messages=None, tools=None,
+                 ctx_limit=None, approve=None, tool_max_len=None, max_steps=10, parallel_tools=False,
+                 max_parallel_tools=None, final_prompt=FINAL_PROMPT, think=None, temp=None, top_k=None, top_p=None,
+                 min_p=None, seed=None, max_output_tokens=None, comp_kw=None, cbs=None, default_cbs=True, **options):
         self.sp, self.think, self.temp, self.top_k, self.top_p, self.min_p = sp, think, temp, top_k, top_p, min_p
         self.seed, self.max_output_tokens, self.comp_kw = seed, max_output_tokens, dict(comp_kw or {})
         self._sampling()                 # a bad value is told now, before anything is loaded
-        self.hist = [dict(m) for m in messages or ()]
+        self.toolbox, self.approve, self.tool_max_len, self.max_steps = Toolbox(tools), approve, tool_max_len, max_steps
+        self.parallel_tools, self.max_parallel_tools, self.final_prompt = parallel_tools, max_parallel_tools, final_prompt
+        self.hist = history.checked(messages or ())
         if self.hist and self.hist[0]['role'] == 'system': self.sp = self.sp or self.hist.pop(0)['content']
+        self.cbs = [*(callbacks.defaults() if default_cbs else ()), *(cbs or ())]
         self._owns = engine is None
         if self._owns: engine = finish(load_engine(model, runtime=runtime, model_path=model_path, **options))
         elif options: raise BadRequest(f'{", ".join(options)}: options of an engine, and engine= is loaded already.')
+        self._attach(engine, ctx_limit)
+
+    def _attach(self, engine, ctx_limit):
         self.engine: Engine = engine
-        self.dialect = detect(engine.template.source)
+        self.dialect, self._constraint = detect(engine.template.source), lambda: None
         self.ctx_limit = min(ctx_limit or engine.n_ctx, engine.n_ctx)
         self.use, self.turn_res, self._report = UsageStats(), None, CacheReport()
         self._known, self._had, self._seen, self._set = Encoded(), 0, None, None
         self._turn, self._stops, self._lock, self._bytes, self._now = None, [], threading.Lock(), 0, datetime.now()
-
-    # --- asking -------------------------------------------------------------------------------------------------------
-    def __call__(self, msg=None, stream=False, max_output_tokens=None):
-        """One turn. `msg` is text, or None to answer the history as it stands. Returns a Resp; `stream=True` yields
-        Markdown pieces, `stream='events'` the typed events. The conversation is left as it was when it raises."""
-        if stream not in (False, True, 'events'): raise BadRequest(f"stream={stream!r}: use False, True or 'events'.")
-        events = self._events(self._message(msg), self._sampling(max_output_tokens))
-        if stream == 'events': return events
-        if stream: return markdown(events)
-        for e in events:
-            if isinstance(e, Done): return e.resp
-
-    def cancel(self):
-        "End the running turn and those that wait, from any thread; what was written so far stays."
-        for stop in list(self._stops): stop.set()
-
-    def _message(self, msg):
-        if msg is None: return None
-        if isinstance(msg, str) and msg.strip(): return {'role': 'user', 'content': msg}
-        what = 'an empty message' if isinstance(msg, str) else f'a message of type {type(msg).__name__}'
-        raise BadRequest(f'{what[0].upper()}{what[1:]} cannot be sent: give some text.')
-
-    def _sampling(self, max_tokens=None) -> Sampling:
-        try:
-            return Sampling(self.temp, self.top_k, self.top_p, self.min_p, self.seed,
-                            self.max_output_tokens if max_tokens is None else max_tokens, **self.comp_kw)
-        except TypeError as e: raise BadRequest(f'comp_kw holds an option that sampling does not have: {e}.') from e
-
-    def _events(self, message, sampling) -> Iterator[Event]:
-        "The turn's events; one turn at a time, and a stream that this thread left half read is ended first."
-        me, running = threading.get_ident(), self._turn
-        if running and running[1] == me:
-            if running[0].gi_running: raise EngineBusy('This chat is in the middle of a turn; ask again after it.')
-            running[0].close()
-        this = []
-        this += [self._locked(message, sampling, this), me]
-        return this[0]
-
-    def _locked(self, message, sampling, this):
-        stop = Stop()
-        self._stops.append(stop)
-        try:
-            if not self._lock.acquire(blocking=False):
-                yield Progress('wait', 0, 0)
-                while not self._lock.acquire(timeout=.2): pass
-            try:
-                self._turn = this
-                yield from turn.run(self, message, sampling, stop)
-            finally:
-                self._turn = None
-                self._lock.release()
-        finally: self._stops.remove(stop)
 
     # --- what a turn needs --------------------------------------------------------------------------------------------
     def _messages(self, messages):
@@ -174,10 +144,22 @@ class Chat:
 
     def _render(self, messages, generate=True):
         kw = {} if self.think is None else {'enable_thinking': self.think}
-        return self.engine.template.render(messages, now=self._now, generate=generate, **kw)
+        tools = self.toolbox.schemas or None
+        return self.engine.template.render(messages, now=self._now, generate=generate, tools=tools, **kw)
+
+    def _prompt(self, messages):
+        "The prompt, and whether thinking is open at its end. A constrained answer is never put into thinking."
+        text = self._render(messages)
+        start = self.dialect.thinking(text[-200:])
+        if start == 'open' and self._constraint() is not None: return text + self.dialect.think[1] + '\n\n', 'closed'
+        return text, start
+
+    def _size(self, messages):
+        "Tokens of the prompt that `messages` make."
+        return len(encode(self._render(self._messages(messages)), self._known, self.engine).ids)
 
     def _settings_changed(self):
-        new, old = (self._system(), self.think), self._set
+        new, old = (self._system(), self.think, self.toolbox.names), self._set
         self._set = new
         return old is not None and old != new
 
@@ -226,16 +208,73 @@ class Chat:
         m = self._message(msg)
         return self._render(self._messages([*self.hist, *([m] if m else [])]))
 
-    def reconfigure(self, sp=None):
-        "Change the system prompt; the conversation goes on."
+    @property
+    def tools(self) -> list:
+        "The functions that the model may call."
+        return self.toolbox.functions
+
+    @tools.setter
+    def tools(self, functions): self.toolbox = Toolbox(functions)
+
+    def reconfigure(self, sp=None, tools=None):
+        "Change the system prompt or the tools; the conversation goes on. None leaves as it is."
         if sp is not None: self.sp = sp
+        if tools is not None: self.tools = tools
+
+    def add_cb(self, cb: ChatCallback):
+        "Hang a callback on the chat; returns the chat."
+        self.cbs.append(cb)
+        return self
+
+    def add_cbs(self, cbs):
+        "Hang callbacks on the chat; returns the chat."
+        for cb in cbs: self.add_cb(cb)
+        return self
+
+    def remove_cb(self, cb):
+        "Take off a callback, or all of a class; returns the chat."
+        self.cbs = [c for c in self.cbs if c is not cb and not (isinstance(cb, type) and isinstance(c, cb))]
+        return self
+
+    def remove_cbs(self, cbs):
+        "Take off callbacks; returns the chat."
+        for cb in cbs: self.remove_cb(cb)
+        return self
 
     def rewind(self, n=1):
         "Drop the last `n` turns (a turn begins with the user's message); what is before stays in the cache."
-        starts = [i for i, m in enumerate(self.hist) if m['role'] == 'user']
+        starts = history.turns(self.hist)
         if not isinstance(n, int) or not 0 <= n <= len(starts):
             raise BadRequest(f'There are {len(starts)} turns; {n!r} cannot be dropped.')
         if n: del self.hist[starts[-n]:]
+
+    def fork(self):
+        "Another chat on the same engine that goes on from here with the same settings; neither sees the other's turns."
+        return self._aside(self.hist, sp=self.sp, tools=self.tools, cbs=self.cbs)
+
+    def _aside(self, messages=(), **kw):
+        "A chat on this engine with this chat's settings and what it knows of tokens; it owns nothing."
+        same = {k: getattr(self, k) for k in SETTINGS}
+        chat = type(self)(engine=self.engine, messages=messages, default_cbs=False, **same | kw)
+        chat._known, chat._now, chat._bytes, chat.dialect = self._known, self._now, self._bytes, self.dialect
+        return chat
+
+    def save(self, path):
+        "Write the history and the system prompt to a JSON file. Raises BadRequest."
+        history.save(path, self.hist, self.sp)
+
+    def load(self, path):
+        "Go on from a history that `save` wrote. Raises BadRequest and changes nothing when it is none."
+        self.hist[:], self.sp = history.load(path)
+
+    hist2fmt = staticmethod(history.to_wire)
+    fmt2hist = staticmethod(history.from_wire)
+
+    def print_hist(self):
+        "Print the conversation."
+        print(self._repr_markdown_())
+
+    def _repr_markdown_(self): return history.as_markdown(self.hist, self.sp)
 
     def reset(self):
         "Start over with the same model and settings."

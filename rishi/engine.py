@@ -47,7 +47,7 @@ class Engine:
     are evaluated between two looks at the stop flag."""
     name = path = system = ''
     runtime = None
-    n_ctx = n_threads = batch = 0
+    n_ctx = n_threads = batch = vocab_size = 0
     gpu, can_trim = False, True
     template: Template
 
@@ -62,7 +62,8 @@ class Engine:
     def is_eog(self, id: int) -> bool: raise NotImplementedError
     def _eval(self, tokens: list[int], stop: Stop) -> bool: raise NotImplementedError
     def _trim(self, n: int) -> bool: raise NotImplementedError
-    def _sampler(self, sampling: Sampling): raise NotImplementedError
+    def _sampler(self, sampling: Sampling, constraint): raise NotImplementedError
+    def _logits(self): raise NotImplementedError
     def _kv_bytes(self) -> int: return 0
     def _free(self): pass
 
@@ -88,16 +89,26 @@ class Engine:
         return dict(model=self.name, path=str(self.path), window=self.n_ctx, threads=self.n_threads,
                     gpu='yes' if self.gpu else 'no', cached=self.n_tokens)
 
-    def stream(self, ids: list[int], sampling: Sampling, stop: Stop, step: Step, *, wait=True) -> Iterator:
+    def stream(self, ids: list[int], sampling: Sampling, stop: Stop, step: Step, constraint=None, *,
+               wait=True) -> Iterator:
         """Evaluate what is new of the prompt `ids`, then generate: yields Progress and Token. `step` is filled as it
-        goes and final when the stream has ended. Raises ContextWindowExceededError before anything is evaluated."""
+        goes and final when the stream has ended; `constraint` (see `grammar`) narrows what may come. Raises ContextWindowExceededError before anything is evaluated."""
         if not ids: raise EngineError('The prompt is empty: the chat template rendered no text.')
         if len(ids) >= self.n_ctx: raise ContextWindowExceededError(len(ids), self.n_ctx)
-        return self.owner.stream(lambda flag, emit: self._step(ids, sampling, flag, step, emit), stop, wait)
+        return self.owner.stream(lambda flag, emit: self._step(ids, sampling, flag, step, constraint, emit),
+                                 stop, wait)
 
     def kv_bytes(self) -> int:
         "Bytes that the held tokens take in the cache."
         return self.owner.call(self._kv_bytes)
+
+    def logits(self, ids: list[int]):
+        "The logits (float32, one a token of the vocabulary) of what may follow `ids`."
+        def job():
+            self._stop = Stop()
+            self._prefill(ids, Step(cached=self._keep(kv.plan(self.held, ids, self.can_trim))), lambda event: None)
+            return self._logits()
+        return self.owner.call(job)
 
     def eval(self, tokens: list[int]):
         "Evaluate `tokens` behind what is held. Every evaluation goes through here."
@@ -106,14 +117,14 @@ class Engine:
             raise _Stopped
         self.held.extend(tokens)
 
-    def _step(self, ids, sampling, stop, step, emit):
+    def _step(self, ids, sampling, stop, step, constraint, emit):
         t0 = time.perf_counter()
         self._stop, step.finish = stop, 'cancelled'
         step.cached = self._keep(kv.plan(self.held, ids, self.can_trim))
         try:
             self._prefill(ids, step, emit)
             step.prefill_s = time.perf_counter() - t0
-            step.finish = self._decode(self._sampler(sampling), sampling, step, t0, emit)
+            step.finish = self._decode(self._sampler(sampling, constraint), sampling, step, constraint, t0, emit)
         except _Stopped: pass
         finally:
             took = time.perf_counter() - t0
@@ -137,10 +148,11 @@ class Engine:
             step.evaluated = len(self.held) - step.cached
             emit(Progress('prefill', min(i + self.batch, total), total, step.cached))
 
-    def _decode(self, sample, sampling, step, t0, emit):
+    def _decode(self, sample, sampling, step, constraint, t0, emit):
         out, limit = step.generated, sampling.max_tokens or self.n_ctx
         while True:
             if self._stop.is_set(): raise _Stopped
+            if constraint and constraint.done: return 'stop'
             tok = sample()
             if not out: step.ttft = time.perf_counter() - t0
             if self.is_eog(tok): return 'stop'

@@ -23,6 +23,7 @@ __all__ = ['Constraint', 'Grammars', 'for_engine', 'narrow', 'probabilities', 'M
 
 MAX_DIGITS = 20      # a number ends there: greedy decoding of small models likes 10.0000000...
 _NUMBER = frozenset(b'0123456789+-.eE')
+_HUGE = re.compile(rb'(^|\d)[eE][+-]?\d{3}')
 _OPTIONS = dict(whitespace_flexible=False, item_separator=',', key_separator=':', lenient=False, coerce_one_of=False,
                 json_allowed_escapes='"\\nrtbf', json_allow_general_unicode_escapes=False)
 
@@ -85,11 +86,11 @@ class _Numbers:
         self.escaped = not self.escaped and c == ord('\\')
 
     def unwanted(self):
-        "Tokens that would make the number too long: a mask, or None."
-        if not self.number: return None
+        "Tokens that would make a number too long or too large: a mask, or None."
+        if self.quoted: return None
         digits, e, power = self.number.lower().partition(b'e')
         if len(digits) >= MAX_DIGITS or len(power.lstrip(b'+-')) >= 2: return self.vocab.numeric
-        return self.vocab.paired if e else None
+        return self.vocab.paired if e else self.vocab.huge
 
 
 # --- one vocabulary -------------------------------------------------------------------------------------------------
@@ -106,8 +107,9 @@ class _Vocab:
         self.eos_token_id, self.tokens = self.eog[0], [engine.piece(i) for i in ids]
         hidden = {*self.special_token_ids, *self.eog}
         self.ids = {t: i for i, t in reversed([*enumerate(self.tokens)]) if t and i not in hidden}
-        self.numeric = _bits(bool(t) and t[0] in _NUMBER for t in self.tokens)
-        self.paired = _bits(len(t) > 1 and t[0] in _NUMBER and t[1] in _NUMBER for t in self.tokens)
+        self.huge = _bits(_HUGE.search(t) for t in self.tokens)
+        self.numeric = self.huge | _bits(t[:1] and t[0] in _NUMBER for t in self.tokens)
+        self.paired = self.huge | _bits(len(t) > 1 and t[0] in _NUMBER and t[1] in _NUMBER for t in self.tokens)
 
     def __call__(self, text) -> list[int]:
         "Tokens of plain `text`: the model's own, unless those are control tokens or stand for other text."
@@ -167,11 +169,15 @@ class Grammars:
         return self._vocab.eog
 
     def _constraint(self, grammar, what, numbers=None):
-        from llguidance import LLMatcher
-        matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
+        from llguidance import LLMatcher, LLParserLimits
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
         if matcher.is_error(): raise BadRequest(f'{what} cannot be enforced: {_why(matcher.get_error())}. '
                                                 'Leave that out or say it another way.')
-        return Constraint(matcher, self._vocab, numbers)
+        found = Constraint(matcher, self._vocab, numbers)
+        try: found.mask()
+        except EngineError as e:
+            raise BadRequest(f'{what} cannot be enforced: nothing this model writes fits it.') from e
+        return found
 
 
 _made, _lock = weakref.WeakKeyDictionary(), threading.Lock()
@@ -230,7 +236,7 @@ def _logsum(values):
 
 def _bits(flags):
     import numpy as np
-    flags = np.fromiter(flags, bool)
+    flags = np.fromiter(map(bool, flags), bool)
     words = np.zeros((len(flags) + 31) // 32 * 32, bool)
     words[:len(flags)] = flags
     return np.packbits(words, bitorder='little').view(np.uint32)
@@ -299,7 +305,7 @@ def _labels(labels):
 
 
 # --- messages -------------------------------------------------------------------------------------------------------
-def _line(text): return ' '.join(text.split()).rstrip('.')
+def _line(text): return ' '.join(text.replace('<non-verbose/>', '').split()).rstrip('.')
 
 
 def _why(text):

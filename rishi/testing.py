@@ -21,6 +21,7 @@ class ScriptedEngine(Engine):
 
     def __init__(self, replies=(), *, template=None, n_ctx=8192, size=4, delay=0.0, batch=256):
         super().__init__('scripted')
+        self.vocab_size = 258
         self.replies, self.size, self.delay, self.batch, self.n_ctx = list(replies), size, delay, batch, n_ctx
         self.template, self.n_threads, self.prompts, self._pieces = Template(template), 1, [], []
 
@@ -44,7 +45,7 @@ class ScriptedEngine(Engine):
         if self.delay: time.sleep(self.delay)
         return not stop.is_set()
 
-    def _sampler(self, sampling):
+    def _sampler(self, sampling, constraint):
         self.prompts.append(b''.join(map(self.piece, self.held)).decode(errors='replace'))
         if not self.replies: raise EngineError('The script has ended: give ScriptedEngine one reply for each step.')
         reply = self.replies.pop(0)

@@ -1,7 +1,8 @@
 """The turn loop: one message in, events out, the history committed or left as it was. There is one loop, here.
 
-A turn works on a list of its own; the chat's history changes only at the end. So an error leaves no trace, and an
-interrupt keeps what was written: the partial answer goes into the history, marked `finish_reason: cancelled`.
+A turn is a list of steps: the model writes, its tool calls are run, it writes again. It works on a list of its own; the
+chat's history changes only at the end. So an error leaves no trace, and an interrupt keeps what was written: the partial
+answer goes into the history, marked `finish_reason: cancelled`, and a call without a result gets one that says so.
 """
 from __future__ import annotations
 
@@ -9,25 +10,31 @@ import codecs
 from collections.abc import Iterator
 from dataclasses import replace
 
-from . import kv
+from . import history, kv
+from .callbacks import hooks
+from .context import recover_context
 from .dialect import Splitter
 from .encode import encode, extend
 from .engine import Step, Token
 from .errors import BadRequest, ContextWindowExceededError
-from .types import CacheReport, Done, Event, Resp, StepReport, TextDelta, ThinkingDelta, UsageStats
+from .tools import asks, check, decide, failed, interrupted, run_many
+from .types import (ApprovalNeeded, CacheReport, Done, Event, Resp, StepReport, TextDelta, ThinkingDelta, ToolResult,
+                    UsageStats)
 
 __all__ = ['run']
 
+SPENT = 'the tool budget of this turn is spent'
 
-def run(chat, message: dict | None, sampling, stop) -> Iterator[Event]:
+
+def run(chat, message: dict | None, sampling, stop, cbs) -> Iterator[Event]:
     "One turn of `chat`; `message` None goes on from the history. The last event is `Done`."
-    turn = _Turn(chat, message)
+    turn = _Turn(chat, message, cbs)
     try:
-        yield from turn.step(sampling, stop)
+        yield from turn.go(sampling, stop)
         turn.commit()
         yield Done(turn.resp, chat.use, chat._report, turn.finish)
     except (GeneratorExit, KeyboardInterrupt):
-        turn.finish = 'cancelled'
+        turn.cut_off()
         turn.commit()
         raise
 
@@ -35,33 +42,66 @@ def run(chat, message: dict | None, sampling, stop) -> Iterator[Event]:
 class _Turn:
     "What one turn has gathered so far; `messages` is the history with its own additions."
 
-    def __init__(self, chat, message):
-        self.chat, self.messages = chat, list(chat.hist)
-        if message: self.messages.append(message)
+    def __init__(self, chat, message, cbs):
+        self.chat, self.cbs, self.messages = chat, cbs, list(chat.hist)
+        if message: self.messages.append(hooks(cbs, 'before_turn', chat, message))
         if not self.messages or self.messages[-1]['role'] == 'assistant':
             raise BadRequest('There is nothing to answer: give a message.')
-        self.text = self.thinking = ''
-        self.finish, self.steps, self.resp, self.done = 'cancelled', [], None, False
+        self.left, self.steps, self.resp, self.wrote, self.done = chat.max_steps, [], None, False, False
+        self._fresh()
 
+    def _fresh(self):
+        self.text, self.thinking, self.calls, self.open, self.finish = '', '', [], [], 'cancelled'
+
+    def go(self, sampling, stop):
+        "Steps and tools until the model has answered."
+        told = False
+        while True:
+            yield from self.step(sampling, stop)
+            if stop.is_set() or self.finish == 'cancelled': return self.cut_off()
+            calls = self.close_step()
+            if calls:
+                yield from self.answer(calls, stop)
+                if stop.is_set(): return self.cut_off()
+                if told: return
+                if told := self.left <= 0: self._say(self.chat.final_prompt)
+            elif (more := hooks(self.cbs, 'after_answer', self.chat, None, self.messages)) is None: return
+            else: self._say(more)
+
+    def _say(self, text): self.messages.append({'role': 'user', 'content': text})
+
+    # --- one step -----------------------------------------------------------------------------------------------------
     def step(self, sampling, stop):
-        "Render, evaluate what is new, generate, and tell thinking from text."
+        "Render, evaluate what is new, generate, and tell thinking, text and calls apart."
         chat, eng = self.chat, self.chat.engine
+        self._fresh()
         eng.check_open()
-        wanted = chat._messages(self.messages)
-        prompt = chat._render(wanted)
-        enc = encode(prompt, chat._known, eng)
-        room = min(chat.ctx_limit, eng.n_ctx) - len(enc.ids)
-        if room < 1: raise ContextWindowExceededError(len(enc.ids), len(enc.ids) + room)
+        self.messages = hooks(self.cbs, 'before_step', chat, self.messages)
+        wanted, enc, start, room = self._prompt(sampling.max_tokens)
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens or room, room))
-        split = Splitter(chat.dialect, chat.dialect.thinking(prompt[-200:]))
-        step, seen = Step(), []
-        try: yield from self._read(eng.stream(list(enc.ids), sampling, stop, step), split, seen)
+        split, step, seen = Splitter(chat.dialect, start, chat.toolbox.schemas), Step(), []
+        stream = eng.stream(list(enc.ids), sampling, stop, step, chat._constraint())
+        try: yield from self._read(stream, split, seen)
         except (GeneratorExit, KeyboardInterrupt):
             list(self._events(split.end(), 0))
             self._account(enc, step, seen, wanted)
             raise
         self.finish = step.finish
         self._account(enc, step, seen, wanted)
+
+    def _prompt(self, max_tokens):
+        "The messages and their encoding, where the model starts, and the tokens left; shortened when that is needed."
+        chat = self.chat
+        limit = chat.ctx_limit
+        for again in (True, False):
+            wanted = chat._messages(self.messages)
+            prompt, start = chat._prompt(wanted)
+            enc = encode(prompt, chat._known, chat.engine)
+            room = limit - len(enc.ids)
+            if room >= min(max_tokens or limit, max(limit // 8, 1)): break
+            if again: self.messages = recover_context(chat, self.messages)
+        if room < 1: raise ContextWindowExceededError(len(enc.ids), limit)
+        return wanted, enc, start, room
 
     def _read(self, stream, split, seen):
         "The engine's pieces as events; `seen` gathers the tokens that were read."
@@ -80,12 +120,79 @@ class _Turn:
         finally: stream.close()          # waits until the engine has let go, so that `step` is final
 
     def _events(self, parts, tokens):
-        for kind, text in parts:
-            if kind == 'think': self.thinking += text
-            else: self.text += text
-            yield (ThinkingDelta if kind == 'think' else TextDelta)(text, tokens)
+        for kind, value in parts:
+            if kind == 'call':
+                value = replace(value, id=value.id or f'call_{len(self.messages)}_{len(self.calls) + 1}')
+                self.calls.append(value)
+                yield value
+                continue
+            if kind == 'think': self.thinking += value
+            else: self.text += value
+            yield (ThinkingDelta if kind == 'think' else TextDelta)(value, tokens)
             tokens = 0
 
+    def close_step(self):
+        "The step becomes an assistant's turn, unless the model wrote nothing; returns its calls, now open."
+        self.open, self.calls = self.calls, []
+        if self.finish == 'stop' and self.open: self.finish = 'tool_calls'
+        m = history.assistant(self.text, self.thinking, self.open, finish_reason=self.finish, model=self.chat.engine.name)
+        self.resp = Resp(m)
+        if self.text or self.thinking or self.open:
+            self.messages, self.wrote = [*self.messages, m], True
+            if self.chat._seen: self.chat._seen = [*self.chat._seen, m]
+        self.text = self.thinking = ''
+        return list(self.open)
+
+    # --- tools --------------------------------------------------------------------------------------------------------
+    def answer(self, calls, stop):
+        "Ask for approval, run what may run, answer every call, in order."
+        chat = self.chat
+        allowed = calls[:max(self.left, 0)]
+        self.left -= len(allowed)
+        groups = [allowed] if chat.parallel_tools else [[c] for c in allowed]
+        for group in groups: yield from self._run(group, stop)
+        for call in calls[len(allowed):]: yield self._close(failed(call, SPENT))
+
+    def _run(self, calls, stop):
+        refused, chat = {}, self.chat
+        for call in calls:
+            no = interrupted(call) if stop.is_set() else check(call, chat.toolbox)
+            if no is None and asks(call, chat.approve):
+                yield ApprovalNeeded(call)
+                no = decide(call, chat.approve, stop)
+            elif no is None: no = decide(call, chat.approve, stop)
+            if no is not None: refused[call.id] = no
+        ready = run_many([c for c in calls if c.id not in refused], chat.toolbox, parallel=chat.parallel_tools,
+                         max_parallel=chat.max_parallel_tools, stop=stop)
+        for call in calls: yield self._close(refused[call.id] if call.id in refused else next(ready))
+
+    def _close(self, result: ToolResult):
+        result = hooks(self.cbs, 'after_tool', self.chat, result)
+        self.open = [c for c in self.open if c.id != result.call.id]
+        self.messages.append(history.tool(result.call, result.content))
+        return result
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+    def cut_off(self):
+        "Close what an interrupt or a stop left open."
+        self.finish = 'cancelled'
+        if not self.open and (self.text or self.thinking or self.calls or self.resp is None): self.close_step()
+        self.finish = 'cancelled'
+        for call in self.open: self.messages.append(history.tool(call, interrupted(call).content))
+        self.open = []
+        if self.messages[-1]['role'] == 'assistant': self.messages[-1]['meta']['finish_reason'] = 'cancelled'
+
+    def commit(self):
+        "The turn becomes history, unless the model wrote nothing at all."
+        if self.done: return
+        self.done, chat = True, self.chat
+        if self.wrote: chat.hist[:] = self.messages
+        chat.use = sum((UsageStats(s.prompt_tokens, s.generated, s.cached) for s in self.steps), UsageStats(turns=1))
+        chat._report = CacheReport(tuple(self.steps), chat.ctx_limit, chat.engine.n_tokens, chat._kv_bytes())
+        chat.turn_res = self.resp
+        hooks(self.cbs, 'after_turn', chat, self.resp)
+
+    # --- accounts -----------------------------------------------------------------------------------------------------
     def _account(self, enc, step, seen, wanted):
         "Remember what was evaluated, and why."
         chat = self.chat
@@ -94,26 +201,16 @@ class _Turn:
         chat._had, chat._seen = step.held, wanted
         self.steps.append(StepReport(
             prompt_tokens=len(enc.ids), cached=step.cached, evaluated=step.evaluated, generated=len(step.generated),
-            ttft=step.ttft, prefill_s=step.prefill_s, decode_s=step.decode_s, why=why, lost=lost,
-            did='thought' if self.thinking and not self.text else 'answered'))
+            ttft=step.ttft, prefill_s=step.prefill_s, decode_s=step.decode_s, why=why, lost=lost, did=self._did()))
+
+    def _did(self):
+        done = ['thought'] if self.thinking else []
+        if self.calls: done.append('called ' + ', '.join(c.name or '?' for c in self.calls))
+        if self.text or not done: done.append('answered')
+        return ', '.join(done)
 
     def _why(self, enc, step, wanted):
         chat = self.chat
         shared = kv.common_prefix_len(chat._known.ids, enc.ids)
         return kv.reason(chat._seen, wanted, kept=step.cached, had=chat._had, shared=shared,
                          settings=chat._settings_changed(), changed_at=lambda: chat._message_at(wanted, enc, shared))
-
-    def commit(self):
-        "The turn becomes history, unless the model wrote nothing at all."
-        if self.done: return
-        self.done, chat = True, self.chat
-        meta = {'finish_reason': self.finish, 'model': chat.engine.name}
-        self.resp = Resp(role='assistant', content=self.text, **({'thinking': self.thinking} if self.thinking else {}),
-                         meta=meta)
-        if self.text or self.thinking:
-            chat.hist[:] = [*self.messages, dict(self.resp)]
-            if chat._seen: chat._seen = [*chat._seen, chat.hist[-1]]
-        last = self.steps[-1] if self.steps else StepReport()
-        chat.use = UsageStats(last.prompt_tokens, last.generated, last.cached, 1)
-        chat._report = CacheReport(tuple(self.steps), chat.ctx_limit, chat.engine.n_tokens, chat._kv_bytes())
-        chat.turn_res = self.resp

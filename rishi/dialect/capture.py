@@ -9,7 +9,7 @@ from .calls import guess
 from .marks import find, skip_space
 from .scan import Plain
 
-__all__ = ['Body', 'Form', 'Capture']
+__all__ = ['Body', 'Form', 'Capture', 'WINDOW']
 
 WINDOW = 200            # characters that must be enough to tell what follows
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from .calls import from_header
-from .capture import Body, Capture, Form
+from .capture import WINDOW, Body, Capture, Form
 from .marks import find, skip_space
 from .scan import Braces, Plain, begins
 
@@ -56,12 +56,16 @@ class Channels:
         at = skip_space(buf, pos)
         fits = _HEADER(buf[at:at + 8]) if at < len(buf) else None
         if fits is None and not final: return at, True
-        self.first, self.kind = False, None if fits else 'text'
+        self.first, self.kind, self.header = False, None if fits else 'text', ' '
         return at, False
 
     def _take(self, text):
-        if self.kind: self.out.say(self.kind, text)
-        else: self.header += text
+        "Text between marks. What no header began, or what is too long for one, is for the reader."
+        if self.kind: return self.out.say(self.kind, text)
+        if self.header or text.isspace(): self.header += text
+        if len(self.header) > WINDOW or text and not self.header:
+            self.kind = 'text'
+            self.out.say('text', self.header or text)
 
     def _mark(self, mark):
         if mark in _ENDS: self._next('')

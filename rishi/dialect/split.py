@@ -84,7 +84,7 @@ class _Marks:
 
     def _answer(self):
         "The answer begins: it may be one call without marks."
-        self.said, self.called, self.code = False, False, Code()
+        self.said = self.called = False
         if self.whole: self.capture = Capture(self.whole, self.tools)
 
     def _marks(self):
@@ -95,16 +95,20 @@ class _Marks:
 
     def _mark(self, mark):
         opens, closes = self.d.think
-        if self.kind == 'text' and self.code.inside: self._say(mark)
+        if self._is_text(mark): self._say(mark)
         elif mark in self.forms: self._capture(self.forms[mark])
         elif mark == opens:
             self.kind, self.may_think = 'think', False
             self.out.cut('text')
-        elif mark == closes and self.kind == 'think':
-            self.kind = 'text'
+        elif mark == closes:
+            if self.kind == 'think': self.kind, self.code = 'text', Code()
             self.out.cut('text')
             self._answer()
-        elif mark == closes: self.out.cut('text')
+
+    def _is_text(self, mark):
+        if self.kind == 'think': return False
+        late = mark == self.d.think[1] and self.said or mark in self.closers and not self.called
+        return late or self.code.inside
 
     def _capture(self, form):
         thinks = self.kind == 'think'

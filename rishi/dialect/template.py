@@ -1,19 +1,26 @@
-"""Messages to text through the model's own chat template, in a sandbox.
+"""Messages to text through the model's own chat template.
 
-What Hugging Face's `apply_chat_template` gives to templates is given here too: `raise_exception`, `strftime_now`,
-`tojson` with its keywords, loop controls and the `generation` tag.
+Templates are strict in different ways. Content None becomes '', text parts become one text, arguments read as a mapping
+and as JSON alike. When a template refuses a conversation (two user turns in a row, a system turn), or drops its system
+prompt in silence, the same is said in a way that it takes; only when there is none is that an error, in the template's
+own words. A template without tools gets them described in the system turn, calls and results as text.
 """
 from __future__ import annotations
 
-import json
+import re
 from functools import cached_property
 
 from ..errors import BadRequest
+from .sandbox import Refused, compiled, one_line
+from .shape import flat, for_template, in_text, ways
 
-__all__ = ['Template', 'CHATML', 'for_template', 'flat']
+__all__ = ['Template', 'CHATML']
 
 CHATML = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
           "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+_ASKS_NONE = re.compile(r'''\bcontent['"]?\]?\s+is\s+(?:not\s+)?none\b''')
+_NINE = re.compile(r'length\s*!=\s*9')
+_SWITCHES = ('enable_thinking', 'thinking')
 
 
 class Template:
@@ -25,65 +32,60 @@ class Template:
     def mentions(self, word: str) -> bool: return word in self.source
 
     @cached_property
-    def _compiled(self):
+    def _compiled(self): return compiled(self.source)
+
+    @property
+    def supports_tools(self) -> bool:
+        "Whether the template itself tells the model about tools and writes calls; else that is done in plain text."
+        return 'tools' in self._compiled[1] and self.mentions('tool_calls')
+
+    def render(self, messages: list[dict], *, now, generate=True, tools=None, **kw) -> str:
+        """The prompt for `messages`; with `generate` it ends where the assistant begins. `now` is a datetime, `tools`
+        are schemas, other keywords go to the template. Raises BadRequest when the template refuses the messages."""
+        kw |= {'add_generation_prompt': generate, 'bos_token': self.bos, 'eos_token': self.eos,
+               'strftime_now': lambda fmt: now.strftime(fmt)}
+        if 'enable_thinking' in kw: kw |= {s: kw['enable_thinking'] for s in _SWITCHES if s in self._compiled[1]}
+        if self.supports_tools and tools: kw['tools'] = tools
+        return self._first(list(ways(self._shaped(messages, tools))), kw)
+
+    def _shaped(self, messages, tools):
+        shaped = [for_template(m, none=self.supports_tools and bool(_ASKS_NONE.search(self.source))) for m in messages]
+        if not self.supports_tools: return in_text(shaped, tools)
+        return _nine_long(shaped) if _NINE.search(self.source) else shaped
+
+    def _first(self, tries, kw):
+        "The first way that the template takes with nothing lost, else the first that it takes."
+        why, first, system = None, None, _system(tries[0])
+        for messages in tries:
+            try: prompt = self._render(messages, kw)
+            except Refused as e:
+                why = why or e
+                continue
+            if system in prompt: return prompt
+            first = prompt if first is None else first
+        if first is not None: return first
+        raise BadRequest(f'The chat template of this model refuses these messages: {one_line(why)}') from why
+
+    def _render(self, messages, kw):
         from jinja2 import TemplateError
-        try: return _environment().from_string(self.source)
-        except TemplateError as e: raise BadRequest(f'The chat template of this model cannot be read: {_line(e)}') from e
-
-    def render(self, messages: list[dict], *, now, generate=True, **kw) -> str:
-        """The prompt for `messages`; with `generate` it ends where the assistant begins. `now` is a datetime.
-        Raises BadRequest when the template refuses the messages."""
-        from jinja2 import TemplateError
-        def refuse(why): raise TemplateError(str(why))
-        try:
-            return self._compiled.render(messages=[for_template(m) for m in messages], add_generation_prompt=generate,
-                                         bos_token=self.bos, eos_token=self.eos, raise_exception=refuse,
-                                         strftime_now=lambda fmt: now.strftime(fmt), **kw)
-        except TemplateError as e:
-            raise BadRequest(f'The chat template of this model refuses these messages: {_line(e)}') from e
-        except (TypeError, ValueError, KeyError, AttributeError) as e:
-            raise BadRequest(f'The chat template of this model fails on these messages: {_line(e)}') from e
+        try: return self._compiled[0].render(messages=messages, **kw)
+        except (TemplateError, TypeError, ValueError, LookupError, AttributeError, RecursionError) as e:
+            media = any(not isinstance(flat(m.get('content')), str) for m in messages)
+            hint = '; it takes text only, and there is more than text in them' if media else ''
+            raise BadRequest(f'The chat template of this model fails on these messages: {one_line(e)}{hint}') from e
 
 
-def for_template(m: dict) -> dict:
-    "A message as templates expect it: text content as one string, thinking as `reasoning_content`."
-    out = {k: v for k, v in m.items() if k not in ('meta', 'thinking')}
-    out['content'] = flat(m.get('content'))
-    if m.get('thinking'): out['reasoning_content'] = m['thinking']
-    return out
+def _system(messages):
+    "The system prompt, as far as a template must have kept it."
+    content = next((m['content'] for m in messages if m['role'] == 'system'), '')
+    return content.strip() if isinstance(content, str) else ''
 
 
-def flat(content):
-    "None as '', a list of text parts as one string, anything with media as it is."
-    if content is None: return ''
-    if isinstance(content, str): return content
-    texts = [p if isinstance(p, str) else p.get('text') for p in content]
-    return content if any(t is None for t in texts) else '\n'.join(texts)
-
-
-def _line(e): return ' '.join(str(e).split()) or type(e).__name__
-
-
-def _environment():
-    from jinja2 import nodes
-    from jinja2.ext import Extension
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(Extension):
-        "`{% generation %}` marks the assistant's tokens for training; here it is transparent."
-        tags = {'generation'}
-
-        def parse(self, parser):
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(['name:endgeneration'], drop_needle=True)
-            return nodes.Scope(body, lineno=line)
-
-    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
-                                        extensions=['jinja2.ext.loopcontrols', Generation])
-    env.filters['tojson'] = _tojson
-    return env
-
-
-def _tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-    "Plain JSON: Jinja's own filter escapes `<` and `'`, which models never saw."
-    return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+def _nine_long(messages):
+    "Ids of nine letters and digits, as some templates demand; those that are so already stay."
+    ids = [c['id'] for m in messages for c in m.get('tool_calls') or ()]
+    new = {i: i if re.fullmatch(r'[A-Za-z0-9]{9}', i) else f'call{n % 100000:05d}' for n, i in enumerate(ids)}
+    def changed(m):
+        if m.get('tool_calls'): return m | {'tool_calls': [c | {'id': new[c['id']]} for c in m['tool_calls']]}
+        return m | {'tool_call_id': new.get(m['tool_call_id'], m['tool_call_id'])} if 'tool_call_id' in m else m
+    return [changed(m) for m in messages]

@@ -90,7 +90,7 @@ class LlamaEngine(Engine):
 
     def _describe(self, L, model_kw):
         n, vocab = self._native, self._native.vocab
-        self.n_ctx, self.batch = n.n_ctx, n.n_batch
+        self.n_ctx, self.batch, self.vocab_size = n.n_ctx, n.n_batch, L.llama_vocab_n_tokens(vocab)
         self.n_threads = L.llama_n_threads(n.ctx)
         self.gpu = bool(model_kw['n_gpu_layers']) and bool(L.llama_supports_gpu_offload())
         self._bos = L.llama_vocab_bos(vocab) if L.llama_vocab_get_add_bos(vocab) else None
@@ -125,14 +125,27 @@ class LlamaEngine(Engine):
         with self._vocab_lock:           # other threads may be tokenising
             if self._native: self._native.free()
 
-    def _sampler(self, sampling: Sampling):
+    def _logits(self): return self._native.logits(self.vocab_size).copy()
+
+    def _sampler(self, sampling: Sampling, constraint):
+        sample = self._chain(sampling)
+        if constraint is None: return sample
+        from ..grammar import narrow
+        def narrowed():
+            narrow(self._native.logits(self.vocab_size), constraint.mask())
+            tok = sample()
+            constraint.accept(tok)
+            return tok
+        return narrowed
+
+    def _chain(self, sampling):
         from .native import L
         get = lambda k: self._defaults[k] if getattr(sampling, k) is None else getattr(sampling, k)
         parts = []
         penalties = [sampling.repeat_penalty or 1.0, sampling.frequency_penalty or 0.0,
                      sampling.presence_penalty or 0.0]
         if penalties != [1.0, 0.0, 0.0]:
-            parts.append(L.llama_sampler_init_penalties(L.llama_vocab_n_tokens(self._native.vocab), 64, *penalties))
+            parts.append(L.llama_sampler_init_penalties(self.vocab_size, 64, *penalties))
         if get('temp') == 0: return self._native.sampler([*parts, L.llama_sampler_init_greedy()])
         seed = secrets.randbits(32) if sampling.seed is None else sampling.seed & 0xFFFFFFFF
         parts += [L.llama_sampler_init_top_k(get('top_k')), L.llama_sampler_init_top_p(get('top_p'), 1),

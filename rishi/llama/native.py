@@ -135,4 +135,9 @@ class Native:
         sample, ctx = L.llama_sampler_sample, self.ctx
         return lambda: sample(chain, ctx, -1)
 
+    def logits(self, n_vocab: int):
+        "The last logits as a numpy view that the sampler reads too."
+        import numpy as np
+        return np.ctypeslib.as_array(L.llama_get_logits_ith(self.ctx, -1), shape=(n_vocab,))
+
     def kv_bytes(self) -> int: return L.llama_state_seq_get_size(self.ctx, 0)

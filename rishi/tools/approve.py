@@ -4,6 +4,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 from ..errors import BadRequest
 from ..types import ToolCall, ToolResult
@@ -31,13 +32,15 @@ def asks(call: ToolCall, approve) -> bool:
 
 def decide(call: ToolCall, approve: Callable | None, stop=None) -> ToolResult | None:
     """None if `call` may run, else the result that says why not. `approve` may be async; it answers True, or False or
-    None, or a string with the reason. One that raises denies: nothing runs because a check was broken."""
+    None, or a string with the reason. One that raises denies, since a broken check must let nothing through; `error`
+    holds what it raised, for the user."""
     if approve is None: return None
     try:
         answer = approve(call)
         if inspect.isawaitable(answer): answer = finish(answer, stop)
     except Stopped: return interrupted(call)
-    except (Exception, SystemExit) as e: return denied(call, f'the approval failed with {says(e)}')
+    except (Exception, SystemExit) as e:
+        return replace(denied(call, 'the approval failed'), error=f'the approval failed: {says(e)}')
     if isinstance(answer, str): return denied(call, answer)
     return None if answer else denied(call)
 
