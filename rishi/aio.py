@@ -17,7 +17,7 @@ class AsyncChat:
     of `chat.chat`, the Chat within. Cancelling the task ends the turn as an interrupt does."""
 
     def __init__(self, *args, **kw):
-        from .core import Chat           # which offers this class in turn
+        from .core import Chat  # which offers this class in turn
         self.chat = Chat(*args, **kw)
 
     def __getattr__(self, name): return getattr(self.__dict__['chat'], name)

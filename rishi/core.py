@@ -17,8 +17,8 @@ from .dialect import detect
 from .encode import Encoded, encode
 from .engine import Engine
 from .errors import BadRequest, ContextWindowExceededError
-from .kv import common_prefix_len
 from .fence import PyFenceCallback, output_matches, task_complete
+from .kv import common_prefix_len
 from .oneshots import OneShotMixin
 from .stream import display_stream
 from .tools import Toolbox, hitl_policy

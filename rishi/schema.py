@@ -5,7 +5,8 @@
 
 Types say nothing about length, and small models like to go on, so what is unlimited gets a limit: MAX_CHARS for a text,
 MAX_ITEMS for a list or a dict (numbers are ended by `rishi.grammar`). `Annotated[str, MaxLen(9000)]`, or pydantic's
-`Field(max_length=9000)`, sets another. A JSON schema given as a dict is taken as it is.
+`Field(max_length=9000)`, sets another. A JSON schema given as a dict is taken as it is: it is the grammar's to
+hold, `parse` only reads.
 """
 from __future__ import annotations
 
@@ -86,7 +87,7 @@ class _Kinds:
 
     def of(self, tp):
         origin, args = typing.get_origin(tp), typing.get_args(tp)
-        if origin is typing.Annotated: return _limited(self.of(args[0]), args[1:])
+        if origin is typing.Annotated: return self._annotated(*args)
         if not isinstance(tp, abc.Hashable): raise BadRequest(f'{_short(tp)} is no type. {_KNOWN}')
         if tp in _PLAIN: return _PLAIN[tp]
         if isinstance(tp, (typing.NewType, getattr(typing, 'TypeAliasType', typing.NewType))):
@@ -99,6 +100,12 @@ class _Kinds:
         if isinstance(tp, type) and issubclass(tp, Enum): return _enum(tp)
         if isinstance(tp, type) and not origin: return self._named(tp)
         raise BadRequest(f'{_short(tp)} cannot be asked for: it has no JSON schema here. {_KNOWN}')
+
+    def _annotated(self, tp, *notes):
+        schema, build = _limited(self.of(tp), notes)
+        if 'minItems' in schema and (typing.get_origin(tp) or tp) in (set, frozenset, abc.Set):
+            raise BadRequest(f'{_short(tp)} cannot have a least size: a model may list an item twice. Use a list.')
+        return schema, build
 
     def _many(self, kind, args):
         item, build = self.of(args[0] if args else typing.Any)

@@ -18,8 +18,18 @@ from .encode import encode, extend
 from .engine import Step, Token
 from .errors import BadRequest, ContextWindowExceededError
 from .tools import asks, check, decide, failed, interrupted, run_many
-from .types import (ApprovalNeeded, CacheReport, Done, Event, Resp, StepReport, TextDelta, ThinkingDelta, ToolResult,
-                    UsageStats)
+from .types import (
+    ApprovalNeeded,
+    CacheReport,
+    Done,
+    Event,
+    Resp,
+    StepReport,
+    TextDelta,
+    ThinkingDelta,
+    ToolResult,
+    UsageStats,
+)
 
 __all__ = ['run']
 

@@ -305,18 +305,24 @@ def engine(request):
     engine.close()
 
 
+def last_logits(engine):
+    import llama_cpp
+    return np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(engine._native.ctx, -1), (engine.vocab_size,))
+
+
+def chatml(engine, text):
+    return engine.tokenize(f'<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n'.encode(), True)
+
+
 def decode(engine, constraint, sampling, limit=60, prompt='Give me some data.'):
     "What the engine does at each step: narrow the last logits, let the sampler draw, go on."
-    import llama_cpp
     def job():
         engine._stop = Stop()
         engine._keep(0)
-        ids = engine.tokenize(f'<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n'.encode(), True)
-        engine.eval(ids)
+        engine.eval(chatml(engine, prompt))
         sample, out = engine._sampler(sampling), []
         while len(out) < limit:
-            row = np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(engine._native.ctx, -1), (engine.vocab_size,))
-            narrow(row, constraint.mask())
+            narrow(last_logits(engine), constraint.mask())
             token = sample()
             if engine.is_eog(token): break
             constraint.accept(token)
@@ -351,6 +357,24 @@ def test_the_pattern_of_digits_on_a_model(engine):
     try: answer = json.loads(text)
     except json.JSONDecodeError: assert not text.endswith('}')      # cut short: the caller raises
     else: jsonschema.validate(answer, DIGITS)
+
+
+@pytest.mark.needs('llama')
+def test_probabilities_on_a_model(engine):
+    labels, grammars, asked = ['yes', 'no', 'maybe'], for_engine(engine), []
+    ids, paths = chatml(engine, 'Give me some data.'), grammars.paths(labels)
+    def logits(prefix):
+        asked.append(prefix)
+        engine._keep(0)
+        engine.eval([*ids, *prefix])
+        return last_logits(engine).copy()
+    def job():
+        engine._stop = Stop()
+        return probabilities(paths, logits, grammars.eog)
+    got = engine.owner.call(job)
+    assert sum(got.values()) == pytest.approx(1) and set(got) == set(labels)
+    if len({p[0] for p in paths.values()}) == 3:
+        assert asked == [()] and decode(engine, grammars.choice(labels), Sampling(temp=0)) == max(got, key=got.get)
 
 
 @pytest.mark.needs('llama')

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NewType, NotRequired, Op
 from uuid import UUID
 
 import jsonschema
+import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -152,11 +153,11 @@ def test_texts_and_lists_end_somewhere():
 
 
 def test_limits_of_an_annotation_count():
-    pydantic = pytest.importorskip('pydantic')
     note = pydantic.Field(max_length=3, pattern='^a', description='short')
     noted = {'type': 'string', 'maxLength': 3, 'pattern': '^a', 'description': 'short'}
     assert to_schema(Annotated[str, note])[0] == noted
     assert to_schema(Annotated[list[int], pydantic.Field(min_length=2)])[0]['minItems'] == 2
+    with pytest.raises(BadRequest, match='twice'): to_schema(Annotated[set[int], pydantic.Field(min_length=2)])
     span = to_schema(Annotated[int, pydantic.Field(ge=1, lt=5)])[0]
     assert span == {'type': 'integer', 'minimum': 1, 'exclusiveMaximum': 5}
 
@@ -177,7 +178,6 @@ def test_two_classes_of_one_name_are_two_definitions():
 
 
 def test_pydantic_models():
-    pydantic = pytest.importorskip('pydantic')
     class Cat(pydantic.BaseModel):
         kind: Literal['cat']
         lives: int = pydantic.Field(ge=0, le=9)
@@ -203,7 +203,6 @@ def test_pydantic_models():
 
 
 def test_a_pydantic_model_within_other_types_keeps_its_definitions():
-    pydantic = pytest.importorskip('pydantic')
     class Point(pydantic.BaseModel):         # the name of a dataclass above
         z: int
     class Line(pydantic.BaseModel):
@@ -229,7 +228,7 @@ JSON = st.recursive(FLAT, lambda o: st.lists(o) | st.dictionaries(st.text(), o),
 def test_any_json_comes_back_as_it_was(value): assert to_schema({})[1](json.dumps(value)) == value
 
 
-@given(st.sampled_from([tp for tp, *_ in GOOD]), JSON)
+@given(st.sampled_from([tp for tp, *_ in GOOD if not isinstance(tp, dict)]), JSON)
 @settings(deadline=None)
 def test_parse_takes_nothing_that_the_schema_refuses(tp, value):
     schema, parse = to_schema(tp)

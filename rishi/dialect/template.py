@@ -12,7 +12,7 @@ from functools import cached_property
 
 from ..errors import BadRequest
 from .sandbox import Refused, compiled, one_line
-from .shape import flat, for_template, in_text, ways
+from .shape import for_template, in_text, ways
 
 __all__ = ['Template', 'CHATML']
 
@@ -68,11 +68,13 @@ class Template:
 
     def _render(self, messages, kw):
         from jinja2 import TemplateError
-        try: return self._compiled[0].render(messages=messages, **kw)
+        media = [m['content'] for m in messages if isinstance(m.get('content'), list)]
+        try: prompt = self._compiled[0].render(messages=messages, **kw)
         except (TemplateError, TypeError, ValueError, LookupError, AttributeError, RecursionError) as e:
-            media = any(not isinstance(flat(m.get('content')), str) for m in messages)
-            hint = '; it takes text only, and there is more than text in them' if media else ''
-            raise BadRequest(f'The chat template of this model fails on these messages: {one_line(e)}{hint}') from e
+            why = f'it takes text only ({one_line(e)})' if media else one_line(e)
+            raise BadRequest(f'The chat template of this model fails on these messages: {why}') from e
+        if not any(str(c) in prompt for c in media): return prompt
+        raise BadRequest('The chat template of this model takes text only, and there is more than text in the messages.')
 
 
 def _system(messages):
