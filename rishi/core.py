@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import difflib
 import threading
+import weakref
 from collections.abc import Iterator
 from datetime import datetime
 from importlib import import_module
@@ -121,6 +122,9 @@ class Chat(ToolLoopMixin, OneShotMixin):
         self.dialect, self._constraint = detect(engine.template.source), lambda: None
         self.ctx_limit = min(ctx_limit or engine.n_ctx, engine.n_ctx)
         self.use, self.turn_res, self._report = UsageStats(), None, CacheReport()
+        self._key = object()             # whose slot of the cache it is
+        engine.keys.add(self._key)
+        weakref.finalize(self, engine.release, self._key).atexit = False
         self._known, self._had, self._seen, self._set = Encoded(), 0, None, None
         self._turn, self._stops, self._lock, self._bytes, self._now = None, [], threading.Lock(), 0, datetime.now()
 
@@ -176,7 +180,7 @@ class Chat(ToolLoopMixin, OneShotMixin):
     def _kv_bytes(self):
         "Bytes of KV in use, from the size of one token measured once."
         n = self.engine.n_tokens
-        if not self._bytes and n and not self.engine.closed: self._bytes = self.engine.kv_bytes() / n
+        if not self._bytes and n and not self.engine.closed: self._bytes = self.engine.token_bytes()
         return round(self._bytes * n)
 
     # --- state --------------------------------------------------------------------------------------------------------
@@ -187,7 +191,7 @@ class Chat(ToolLoopMixin, OneShotMixin):
     @property
     def cached_tokens(self) -> int:
         "Tokens of the conversation that the cache holds."
-        return common_prefix_len(self._known.ids, self.engine.held)
+        return self.engine.cached(self._known.ids)
 
     @property
     def token_count(self) -> int:
@@ -250,12 +254,13 @@ class Chat(ToolLoopMixin, OneShotMixin):
 
     def fork(self):
         "Another chat on the same engine that goes on from here with the same settings; neither sees the other's turns."
-        return self._aside(self.hist, sp=self.sp, tools=self.tools, cbs=self.cbs)
+        return self._aside(self.hist, False, sp=self.sp, tools=self.tools, cbs=self.cbs)
 
-    def _aside(self, messages=(), **kw):
+    def _aside(self, messages=(), once=True, **kw):
         "A chat on this engine with this chat's settings and what it knows of tokens; it owns nothing."
         same = {k: getattr(self, k) for k in SETTINGS}
         chat = type(self)(engine=self.engine, messages=messages, default_cbs=False, **same | kw)
+        if once: chat._key = None        # no slot of its own
         chat._known, chat._now, chat._bytes, chat.dialect = self._known, self._now, self._bytes, self.dialect
         return chat
 
@@ -285,6 +290,7 @@ class Chat(ToolLoopMixin, OneShotMixin):
         "End what runs and free the engine, unless it was given. A second call does nothing."
         self.cancel()
         if self._owns: self.engine.close()
+        else: self.engine.release(self._key)
 
     def __enter__(self): return self
     def __exit__(self, *_): self.close()

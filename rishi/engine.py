@@ -1,5 +1,6 @@
 """`Engine`: a model on one owner thread. Prefill, decode, stop and accounts are written here once; a backend supplies
-the few primitives below. One slot of the KV cache for now: `held` is what it holds.
+the few primitives below. The KV cache is one pool of cells with many sequences in it: each chat has a slot, and prefixes
+are shared between them.
 """
 from __future__ import annotations
 
@@ -11,10 +12,11 @@ from dataclasses import dataclass, field
 from . import kv
 from .dialect import Template
 from .errors import ContextWindowExceededError, EngineClosed, EngineError
+from .kv import Slot
 from .owner import Owner, Stop
 from .types import FinishReason, Progress, Sampling
 
-__all__ = ['Engine', 'Token', 'Step']
+__all__ = ['Engine', 'Token', 'Step', 'PoolFull']
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Step:
     finish: FinishReason = 'cancelled'
 
 
+class PoolFull(Exception): "No cells are left for a batch."
 class _Stopped(Exception): "The stop flag was seen inside a native call."
 
 
@@ -48,11 +51,12 @@ class Engine:
     name = path = system = ''
     runtime = None
     n_ctx = n_threads = batch = vocab_size = 0
+    n_seq, host_bytes = 1, 512 << 20
     gpu, can_trim = False, True
     template: Template
 
     def __init__(self, name):
-        self.name, self.held, self.owner = name, [], Owner(name)
+        self.name, self.owner, self.slots, self.keys, self._slot, self._clock = name, Owner(name), [], set(), Slot(), 0
         self._finalizer = weakref.finalize(self, self.owner.close)
 
     # --- what a backend supplies; all but the first four run on the owner's thread -----------------------------------
@@ -60,14 +64,22 @@ class Engine:
     def piece(self, id: int) -> bytes: raise NotImplementedError
     def is_control(self, id: int) -> bool: raise NotImplementedError
     def is_eog(self, id: int) -> bool: raise NotImplementedError
-    def _eval(self, tokens: list[int], stop: Stop) -> bool: raise NotImplementedError
-    def _trim(self, n: int) -> bool: raise NotImplementedError
+    def _eval(self, tokens: list[int], seq: int, at: int, stop: Stop) -> bool: raise NotImplementedError
+    def _trim(self, seq: int, n: int) -> bool: raise NotImplementedError
+    def _copy(self, seq: int, to: int, n: int): raise NotImplementedError
+    def _save(self, seq: int): return None
+    def _restore(self, seq: int, state) -> bool: raise NotImplementedError
     def _sampler(self, sampling: Sampling, constraint): raise NotImplementedError
     def _logits(self): raise NotImplementedError
-    def _kv_bytes(self) -> int: return 0
+    def _kv_bytes(self, seq: int) -> int: return 0
     def _free(self): pass
 
     # --- what is written once ----------------------------------------------------------------------------------------
+    @property
+    def held(self) -> list[int]:
+        "The cells of the slot that was used last."
+        return self._slot.cells
+
     @property
     def n_tokens(self) -> int: return len(self.held)
     @property
@@ -89,38 +101,118 @@ class Engine:
         return dict(model=self.name, path=str(self.path), window=self.n_ctx, threads=self.n_threads,
                     gpu='yes' if self.gpu else 'no', cached=self.n_tokens)
 
-    def stream(self, ids: list[int], sampling: Sampling, stop: Stop, step: Step, constraint=None, *,
+    def stream(self, ids: list[int], sampling: Sampling, stop: Stop, step: Step, constraint=None, *, owner=None,
                wait=True) -> Iterator:
         """Evaluate what is new of the prompt `ids`, then generate: yields Progress and Token. `step` is filled as it
-        goes and final when the stream has ended; `constraint` (see `grammar`) narrows what may come. Raises ContextWindowExceededError before anything is evaluated."""
+        goes and final when the stream has ended; `constraint` (see `grammar`) narrows what may come; `owner` is whose
+        slot it is (None: a one-shot). Raises ContextWindowExceededError before anything is evaluated."""
         if not ids: raise EngineError('The prompt is empty: the chat template rendered no text.')
         if len(ids) >= self.n_ctx: raise ContextWindowExceededError(len(ids), self.n_ctx)
-        return self.owner.stream(lambda flag, emit: self._step(ids, sampling, flag, step, constraint, emit),
+        return self.owner.stream(lambda flag, emit: self._step(ids, sampling, flag, step, constraint, owner, emit),
                                  stop, wait)
 
-    def kv_bytes(self) -> int:
-        "Bytes that the held tokens take in the cache."
-        return self.owner.call(self._kv_bytes)
+    def token_bytes(self) -> float:
+        "Bytes that one token takes in the cache, measured on what is held."
+        return self.owner.call(lambda: self._kv_bytes(self._slot.seq) / len(self.held) if self.held else 0.0)
+
+    def cached(self, ids) -> int:
+        "How many first tokens of `ids` some slot holds."
+        return max((kv.common_prefix_len(s.cells, ids) for s in list(self.slots)), default=0)
+
+    def forget(self):
+        "Empty the cache: the next prompt of every chat is evaluated whole."
+        self.owner.call(lambda: self._drop(list(self.slots)))
+
+    def release(self, owner):
+        """The conversation of `owner` has ended: its slot is dropped, and with the last one all. Does not wait, and may
+        be called from anywhere, a finalizer too."""
+        self.owner.later(lambda: self._release(owner))
 
     def logits(self, ids: list[int]):
         "The logits (float32, one a token of the vocabulary) of what may follow `ids`."
         def job():
             self._stop = Stop()
-            self._prefill(ids, Step(cached=self._keep(kv.plan(self.held, ids, self.can_trim))), lambda event: None)
+            self._prefill(ids, Step(cached=self._seat(ids, None)), lambda event: None)
             return self._logits()
         return self.owner.call(job)
 
     def eval(self, tokens: list[int]):
-        "Evaluate `tokens` behind what is held. Every evaluation goes through here."
-        if not self._eval(tokens, self._stop):
-            self._trim(len(self.held))   # whatever the broken-off batch left behind
+        "Evaluate `tokens` behind what the slot holds; other slots make room. Every evaluation goes through here."
+        slot = self._slot
+        while True:
+            try: whole = self._eval(tokens, slot.seq, len(slot.cells), self._stop)
+            except PoolFull as e:
+                if not self._make_room(but=slot): raise ContextWindowExceededError(len(slot.cells), self.n_ctx) from e
+                continue
+            if whole: return slot.cells.extend(tokens)
+            self._trim(slot.seq, len(slot.cells))        # whatever the broken-off batch left behind
             raise _Stopped
-        self.held.extend(tokens)
 
-    def _step(self, ids, sampling, stop, step, constraint, emit):
+    # --- slots --------------------------------------------------------------------------------------------------------
+    def _seat(self, ids, owner) -> int:
+        "Choose the slot for `ids`, with what it already holds of them; returns how many cells that is."
+        choice = kv.choose(self.slots, owner, ids, self.can_trim)
+        if choice.how == 'own' and choice.slot.seq is not None: slot = choice.slot
+        else: slot = self._open(choice, owner)
+        if slot.once: self._drop([s for s in self.slots if s.once and s is not slot])
+        self._clock += 1
+        self._slot, slot.used = slot, self._clock
+        return self._cut(slot, min(choice.keep, len(slot.cells)))
+
+    def _open(self, choice, owner):
+        "A new slot for `owner`, begun with what `choice` found; the owner's old one stays as a branch."
+        slot, source = Slot(self._free_seq(choice.slot), owner=owner, once=owner is None), choice.slot
+        if source and source.seq is not None:
+            self._copy(source.seq, slot.seq, choice.keep)
+            slot.cells = source.cells[:choice.keep]
+        elif source:
+            back = self._restore(slot.seq, source.state)
+            while not back and self._make_room(source): back = self._restore(slot.seq, source.state)
+            slot.cells = list(source.cells) if back else []
+        for s in self.slots:
+            if owner is not None and s.owner is owner: s.owner = None
+        if source and source.seq is None and source.owner is None: self.slots.remove(source)
+        self.slots.append(slot)
+        return slot
+
+    def _cut(self, slot, n):
+        "Cut a slot to its first `n` cells, or empty it where that cannot be done; returns what is left."
+        if n < len(slot.cells) and not self._trim(slot.seq, n):
+            n = 0
+            self._trim(slot.seq, 0)
+        del slot.cells[n:]
+        return n
+
+    def _free_seq(self, but):
+        while not (free := set(range(self.n_seq)) - {s.seq for s in self.slots}): self._make_room(but)
+        return min(free)
+
+    def _make_room(self, but) -> bool:
+        "Move the least useful slot to host memory while its budget lasts, else drop it; False when there is none."
+        if (victim := kv.evictable(self.slots, but)) is None: return False
+        if victim.once or (state := self._save(victim.seq)) is None: self._drop([victim])
+        else:
+            self._trim(victim.seq, 0)
+            victim.seq, victim.state = None, state
+            parked = sorted((s for s in self.slots if s.seq is None), key=lambda s: s.used)
+            while sum(len(s.state) for s in parked) > self.host_bytes: self._drop([parked.pop(0)])
+        return True
+
+    def _drop(self, slots):
+        for s in slots:
+            if s.seq is not None: self._trim(s.seq, 0)
+            self.slots.remove(s)
+
+    def _release(self, owner):
+        self.keys.discard(owner)
+        self._drop([s for s in self.slots if s.owner is owner or not self.keys])
+        if self._slot not in self.slots: self._slot = Slot()
+
+    # --- one step -----------------------------------------------------------------------------------------------------
+    def _step(self, ids, sampling, stop, step, constraint, owner, emit):
         t0 = time.perf_counter()
         self._stop, step.finish = stop, 'cancelled'
-        step.cached = self._keep(kv.plan(self.held, ids, self.can_trim))
+        step.cached = self._seat(ids, owner)
         try:
             self._prefill(ids, step, emit)
             step.prefill_s = time.perf_counter() - t0
@@ -130,14 +222,6 @@ class Engine:
             took = time.perf_counter() - t0
             step.prefill_s, step.decode_s = step.prefill_s or took, took - step.prefill_s if step.prefill_s else 0.0
             step.held = len(self.held)
-
-    def _keep(self, n):
-        "Cut the cache to its first `n` cells, or empty it where that cannot be done."
-        if n < len(self.held) and not self._trim(n):
-            n = 0
-            self._trim(0)
-        del self.held[n:]
-        return n
 
     def _prefill(self, ids, step, emit):
         total = len(ids)

@@ -1,13 +1,38 @@
-"""What a slot of the KV cache holds, what a new prompt needs of it, and why a prefix ended. Pure.
+"""What the slots of the KV cache hold, which one serves a new prompt, and why a prefix ended. Pure.
 
-A prompt is a list of cells: token ids, later also media tokens by content key. Two prompts share exactly their
-common prefix of cells; text plays no part here.
+A prompt is a list of cells: token ids, later also media tokens by content key. Two prompts share exactly their common
+prefix of cells; text plays no part here. A slot is one sequence of the engine's pool; sequences share the cells of a
+common prefix, so a copy of it costs nothing.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
-__all__ = ['common_prefix_len', 'plan', 'reason']
+__all__ = ['Slot', 'Choice', 'choose', 'evictable', 'common_prefix_len', 'plan', 'reason']
+
+BRANCH = 32     # a slot that would lose more cells than this is kept beside the new one, as a branch to come back to
+
+
+@dataclass(eq=False)
+class Slot:
+    """One sequence: `seq` is its number in the engine (None: it was moved to host memory and `state` holds it), `cells`
+    what it holds, `owner` whose conversation it is (None: a branch that was left, or with `once` a one-shot), `used`
+    when it was last of use."""
+    seq: int | None = None
+    cells: list = field(default_factory=list)
+    owner: object = None
+    used: int = 0
+    state: object = None
+    once: bool = False
+
+
+@dataclass(frozen=True)
+class Choice:
+    "Serve a prompt by keeping the first `keep` cells of `slot`: of itself (`how='own'`), or of a `copy`; None: nothing."
+    how: str
+    slot: Slot | None = None
+    keep: int = 0
 
 
 def common_prefix_len(a: Sequence, b: Sequence) -> int:
@@ -28,20 +53,37 @@ def plan(held: Sequence, wanted: Sequence, can_trim=True) -> int:
     return n if can_trim or n == len(held) else 0
 
 
+def choose(slots: Iterable[Slot], owner, wanted: Sequence, can_trim=True) -> Choice:
+    """Which slot serves `wanted` for `owner`: the one that shares most with it, and of equals the owner's own. The own
+    slot is taken as it is when little is lost, else copied, so that the branch that it holds stays warm."""
+    best = Choice('new')
+    for s in slots:
+        keep, own = plan(s.cells, wanted, can_trim), owner is not None and s.owner is owner
+        if keep > best.keep or (keep == best.keep and own):
+            best = Choice('own' if own and len(s.cells) - keep <= BRANCH else 'copy', s, keep)
+    return best if best.keep or best.how == 'own' else Choice('new')
+
+
+def evictable(slots: Iterable[Slot], but: Slot | None) -> Slot | None:
+    "The slot to give up when room is short: nobody's before somebody's, and of those the one not used for longest."
+    there = [s for s in slots if s is not but and s.seq is not None]
+    return min(there, key=lambda s: (s.owner is not None, s.used), default=None)
+
+
 def reason(old: list[dict] | None, new: list[dict], *, kept: int, had: int, shared: int, changed_at=None,
-           settings=False) -> tuple[str, bool]:
+           settings=False, can_trim=True) -> tuple[str, bool]:
     """Why the prefix ended, in words, and whether tokens are paid for again: `(why, lost)`.
     `old` are the messages of the turn before with its answer (None: there was none), `new` those of this prompt.
     `had` tokens were in the cache after the turn before, `shared` of them are a prefix of the new prompt, `kept` were
     still there. `changed_at()` gives the message (from 1) in which the text first differs."""
     if old is None: return 'first turn', False
-    if kept < min(shared, had) - 1: return 'evicted', True
-    if kept >= had - 1: return 'extends the conversation', False
-    if settings: return 'settings changed', True
+    if kept < min(shared, had) - 1: return ('evicted' if can_trim else 'model cannot trim its cache'), True
     same = common_prefix_len([_bare(m) for m in old], [_bare(m) for m in new])
-    if same >= len(new) - 1 and same < len(old):
-        return f'went back to turn {sum(m["role"] == "user" for m in new)}', False
-    if same == len(old): return f'template rewrote message {changed_at() if changed_at else same}', True
+    if same == len(old):
+        if kept >= had - 1: return 'extends the conversation', False
+        return ('settings changed' if settings else f'template rewrote message {changed_at() if changed_at else same}'), True
+    if settings: return 'settings changed', True
+    if same >= len(new) - 1: return f'went back to turn {sum(m["role"] == "user" for m in new)}', False
     return f'history edited at message {same + 1}', True
 
 

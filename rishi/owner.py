@@ -61,6 +61,10 @@ class Owner:
             try: next(it)
             except StopIteration as e: return e.value
 
+    def later(self, fn):
+        "Run `fn()` on the owner's thread some time soon, unless it is closed before. Never waits."
+        self._jobs.put(fn)
+
     def close(self, last=None):
         "Stop what runs, run `last()` on the owner's thread, end the thread. A second call does nothing."
         with self._lock:

@@ -21,7 +21,7 @@ class ScriptedEngine(Engine):
 
     def __init__(self, replies=(), *, template=None, n_ctx=8192, size=4, delay=0.0, batch=256):
         super().__init__('scripted')
-        self.vocab_size = 258
+        self.vocab_size, self.n_seq = 258, 8
         self.replies, self.size, self.delay, self.batch, self.n_ctx = list(replies), size, delay, batch, n_ctx
         self.template, self.n_threads, self.prompts, self._pieces = Template(template), 1, [], []
 
@@ -38,10 +38,11 @@ class ScriptedEngine(Engine):
 
     def is_control(self, id): return 256 <= id < 258
     def is_eog(self, id): return id == 257
-    def _trim(self, n): return True
-    def _kv_bytes(self): return len(self.held)
+    def _trim(self, seq, n): return True
+    def _copy(self, seq, to, n): pass
+    def _kv_bytes(self, seq): return len(self.held)
 
-    def _eval(self, tokens, stop):
+    def _eval(self, tokens, seq, at, stop):
         if self.delay: time.sleep(self.delay)
         return not stop.is_set()
 

@@ -90,7 +90,7 @@ class _Turn:
         wanted, enc, start, room = self._prompt(sampling.max_tokens)
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens or room, room))
         split, step, seen = Splitter(chat.dialect, start, chat.toolbox.schemas), Step(), []
-        stream = eng.stream(list(enc.ids), sampling, stop, step, chat._constraint())
+        stream = eng.stream(list(enc.ids), sampling, stop, step, chat._constraint(), owner=chat._key)
         try: yield from self._read(stream, split, seen)
         except (GeneratorExit, KeyboardInterrupt):
             list(self._events(split.end(), 0))
@@ -223,4 +223,5 @@ class _Turn:
         chat = self.chat
         shared = kv.common_prefix_len(chat._known.ids, enc.ids)
         return kv.reason(chat._seen, wanted, kept=step.cached, had=chat._had, shared=shared,
-                         settings=chat._settings_changed(), changed_at=lambda: chat._message_at(wanted, enc, shared))
+                         settings=chat._settings_changed(), can_trim=chat.engine.can_trim,
+                         changed_at=lambda: chat._message_at(wanted, enc, shared))

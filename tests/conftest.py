@@ -129,3 +129,12 @@ def tiny(tiny_chat):
     engine = finish(load_engine(tiny_chat, n_threads=1))
     yield engine
     engine.close()
+
+
+@pytest.fixture(scope='session')
+def small(smol):
+    "The engine of SmolLM2 with a window of 1,024 tokens, loaded once."
+    from rishi.core import finish, load_engine
+    engine = finish(load_engine(smol, n_threads=1, n_ctx=1024))
+    yield engine
+    engine.close()

@@ -7,7 +7,7 @@ import threading
 import weakref
 
 from ..dialect import Template
-from ..engine import Engine
+from ..engine import Engine, PoolFull
 from ..errors import BadRequest, EngineError
 from ..machine import physical_cores
 from ..owner import Stop
@@ -58,7 +58,7 @@ def _check(**numbers):
 
 class LlamaEngine(Engine):
     "A GGUF model, loaded by `load`."
-    runtime = 'llama'
+    runtime, n_seq = 'llama', 8
 
     def __init__(self, file, model_kw, n_ctx, n_threads, eng_kw):
         super().__init__(file.name)
@@ -82,7 +82,7 @@ class LlamaEngine(Engine):
             raise EngineError(f'Loading {self.name} was stopped; run it again to load it.')
         trained = L.llama_model_n_ctx_train(self._native.model)
         rescaled = any(k.startswith(('rope', 'yarn')) for k in eng_kw)
-        own = dict(n_ctx=n_ctx if rescaled else min(n_ctx, trained), n_batch=256, kv_unified=True, no_perf=True,
+        own = dict(n_ctx=n_ctx if rescaled else min(n_ctx, trained), n_batch=256, n_seq_max=self.n_seq, kv_unified=True, no_perf=True,
                    n_threads=self.n_threads, n_threads_batch=self.n_threads)
         _fill((mp, cp), own | eng_kw)
         self._native.open(cp)
@@ -117,9 +117,16 @@ class LlamaEngine(Engine):
     def piece(self, id): return self._look(id)[0]
     def is_control(self, id): return self._look(id)[1]
     def is_eog(self, id): return self._native.is_eog(id)
-    def _eval(self, tokens, stop): return self._native.decode(tokens, len(self.held), stop)
-    def _trim(self, n): return self._native.trim(n)
-    def _kv_bytes(self): return self._native.kv_bytes()
+    def _trim(self, seq, n): return self._native.trim(seq, n)
+    def _copy(self, seq, to, n): self._native.copy(seq, to, n)
+    def _save(self, seq): return self._native.save(seq)
+    def _restore(self, seq, state): return self._native.restore(seq, state)
+    def _kv_bytes(self, seq): return self._native.kv_bytes(seq)
+
+    def _eval(self, tokens, seq, at, stop):
+        code = self._native.decode(tokens, seq, at, stop)
+        if code == 1: raise PoolFull
+        return code == 0
 
     def _free(self):
         with self._vocab_lock:           # other threads may be tokenising

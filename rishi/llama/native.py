@@ -109,8 +109,9 @@ class Native:
         return buf.value.decode(errors='replace')
 
     # --- evaluation ---------------------------------------------------------------------------------------------------
-    def decode(self, tokens, at: int, stop) -> bool:
-        "Evaluate `tokens` from position `at` of sequence 0, logits for the last one; False when `stop` broke it off."
+    def decode(self, tokens, seq: int, at: int, stop) -> int:
+        """Evaluate `tokens` from position `at` of sequence `seq`, logits for the last one. 0: done; 1: the pool has no
+        room, nothing happened; 2: `stop` broke it off."""
         if stop is not self._stop:
             self._stop = stop            # kept: the library holds a pointer into it
             L.llama_set_abort_callback(self.ctx, self._abort, ctypes.cast(stop.flag, ctypes.c_void_p))
@@ -118,14 +119,29 @@ class Native:
         b.n_tokens = n = len(tokens)
         for i, t in enumerate(tokens):
             b.token[i], b.pos[i], b.n_seq_id[i], b.logits[i] = t, at + i, 1, i == n - 1
-            b.seq_id[i][0] = 0
+            b.seq_id[i][0] = seq
         code = L.llama_decode(self.ctx, b)
-        if code and code != 2: raise EngineError(f'llama.cpp failed to decode ({code}): {self.complaint()}')
-        return not code
+        if code not in (0, 1, 2): raise EngineError(f'llama.cpp failed to decode ({code}): {self.complaint()}')
+        return code
 
-    def trim(self, n: int) -> bool:
-        "Drop what sequence 0 holds from position `n` on; False where the cache cannot do that."
-        return bool(L.llama_memory_seq_rm(self.memory, 0, n, -1))
+    def trim(self, seq: int, n: int) -> bool:
+        "Drop what sequence `seq` holds from position `n` on; False where the cache cannot do that."
+        return bool(L.llama_memory_seq_rm(self.memory, seq, n if n else -1, -1))
+
+    def copy(self, seq: int, to: int, n: int):
+        "Let sequence `to` share the first `n` cells of `seq`; only metadata is written."
+        L.llama_memory_seq_cp(self.memory, seq, to, 0, n)
+
+    def save(self, seq: int) -> bytes | None:
+        "The state of a sequence in host memory, or None where it cannot be had."
+        size = L.llama_state_seq_get_size(self.ctx, seq)
+        buf = (ctypes.c_uint8 * size)()
+        return bytes(buf) if size and L.llama_state_seq_get_data(self.ctx, buf, size, seq) == size else None
+
+    def restore(self, seq: int, state: bytes) -> bool:
+        "Put a saved state into sequence `seq`; False when there is no room for it."
+        buf = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
+        return L.llama_state_seq_set_data(self.ctx, buf, len(state), seq) == len(state)
 
     def sampler(self, parts) -> callable:
         "A fresh chain of `parts`; returns `() -> id`, which samples from the last logits."
@@ -140,4 +156,4 @@ class Native:
         import numpy as np
         return np.ctypeslib.as_array(L.llama_get_logits_ith(self.ctx, -1), shape=(n_vocab,))
 
-    def kv_bytes(self) -> int: return L.llama_state_seq_get_size(self.ctx, 0)
+    def kv_bytes(self, seq: int) -> int: return L.llama_state_seq_get_size(self.ctx, seq)
