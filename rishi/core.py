@@ -1,4 +1,4 @@
-"""`Chat`: a conversation with a model in this process. Here are its settings and its state; `asking` and `turn` run it."""
+"""`Chat`: a conversation with a model in this process. Its settings and state are here; `asking` and `turn` run it."""
 from __future__ import annotations
 
 import difflib
@@ -30,10 +30,10 @@ __all__ = ['Chat', 'AsyncChat', 'ChatCallback', 'SlidingWindowCallback', 'PyFenc
            'common_prefix_len', 'display_stream', 'finish', 'get_model', 'get_runtime', 'hitl_policy', 'load_engine',
            'output_matches', 'resolve_runtime', 'resp_text', 'task_complete', 'thought']
 
-FINAL_PROMPT = ("You've reached the tool-call budget for this turn. Stop calling tools and answer with what you already "
-                "have.")
-SETTINGS = ('think', 'temp', 'top_k', 'top_p', 'min_p', 'seed', 'max_output_tokens', 'comp_kw', 'approve', 'tool_max_len',
-            'max_steps', 'parallel_tools', 'max_parallel_tools', 'final_prompt', 'ctx_limit')
+FINAL_PROMPT = ("You've reached the tool-call budget for this turn. Stop calling tools and answer with what you "
+                "already have.")
+SETTINGS = ('think', 'temp', 'top_k', 'top_p', 'min_p', 'seed', 'max_output_tokens', 'comp_kw', 'approve',
+            'tool_max_len', 'max_steps', 'parallel_tools', 'max_parallel_tools', 'final_prompt', 'ctx_limit')
 RUNTIMES = {'llama': ('rishi.llama', 'LlamaChat')}
 
 
@@ -108,7 +108,8 @@ class Chat(ToolLoopMixin, OneShotMixin):
         self.seed, self.max_output_tokens, self.comp_kw = seed, max_output_tokens, dict(comp_kw or {})
         self._sampling()                 # a bad value is told now, before anything is loaded
         self.toolbox, self.approve, self.tool_max_len, self.max_steps = Toolbox(tools), approve, tool_max_len, max_steps
-        self.parallel_tools, self.max_parallel_tools, self.final_prompt = parallel_tools, max_parallel_tools, final_prompt
+        self.parallel_tools, self.max_parallel_tools = parallel_tools, max_parallel_tools
+        self.final_prompt = final_prompt
         self.hist = history.checked(messages or ())
         if self.hist and self.hist[0]['role'] == 'system': self.sp = self.sp or self.hist.pop(0)['content']
         self.cbs = [*(callbacks.defaults() if default_cbs else ()), *(cbs or ())]

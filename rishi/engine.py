@@ -1,6 +1,6 @@
 """`Engine`: a model on one owner thread. Prefill, decode, stop and accounts are written here once; a backend supplies
-the few primitives below. The KV cache is one pool of cells with many sequences in it: each chat has a slot, and prefixes
-are shared between them.
+the few primitives below. The KV cache is one pool of cells with many sequences in it: each chat has a slot, and
+prefixes are shared between them.
 """
 from __future__ import annotations
 
@@ -236,11 +236,11 @@ class Engine:
         out, limit = step.generated, sampling.max_tokens or self.n_ctx
         while True:
             if self._stop.is_set(): raise _Stopped
-            if constraint and constraint.done: return 'stop'
             tok = sample()
             if not out: step.ttft = time.perf_counter() - t0
             if self.is_eog(tok): return 'stop'
             out.append(tok)
             emit(Token(tok, self.piece(tok)))
+            if constraint and constraint.done: return 'stop'
             if len(out) >= limit or len(self.held) >= self.n_ctx: return 'length'
             self.eval([tok])

@@ -163,7 +163,6 @@ class Grammars:
         _labels(labels)
         return {o: self._vocab(o) for o in labels}
 
-    @property
     def eog(self) -> list[int]:
         "The tokens that end a turn."
         return self._vocab.eog

@@ -29,7 +29,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Choice:
-    "Serve a prompt by keeping the first `keep` cells of `slot`: of itself (`how='own'`), or of a `copy`; None: nothing."
+    "Serve a prompt with the first `keep` cells of `slot`: of itself ('own'), of a 'copy' of it, or of none ('new')."
     how: str
     slot: Slot | None = None
     keep: int = 0
@@ -81,7 +81,7 @@ def reason(old: list[dict] | None, new: list[dict], *, kept: int, had: int, shar
     same = common_prefix_len([_bare(m) for m in old], [_bare(m) for m in new])
     if same == len(old):
         if kept >= had - 1: return 'extends the conversation', False
-        return ('settings changed' if settings else f'template rewrote message {changed_at() if changed_at else same}'), True
+        return 'settings changed' if settings else f'template rewrote message {changed_at() if changed_at else same}', True
     if settings: return 'settings changed', True
     if same >= len(new) - 1: return f'went back to turn {sum(m["role"] == "user" for m in new)}', False
     return f'history edited at message {same + 1}', True

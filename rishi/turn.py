@@ -1,8 +1,9 @@
 """The turn loop: one message in, events out, the history committed or left as it was. There is one loop, here.
 
-A turn is a list of steps: the model writes, its tool calls are run, it writes again. It works on a list of its own; the
-chat's history changes only at the end. So an error leaves no trace, and an interrupt keeps what was written: the partial
-answer goes into the history, marked `finish_reason: cancelled`, and a call without a result gets one that says so.
+A turn is a list of steps: the model writes, its tool calls are run, it writes again. It works on a list of its own;
+the chat's history changes only at the end. So an error leaves no trace, and an interrupt keeps what was written: the
+partial answer goes into the history, marked `finish_reason: cancelled`, and a call without a result gets one that
+says so.
 """
 from __future__ import annotations
 
@@ -34,6 +35,13 @@ from .types import (
 __all__ = ['run']
 
 SPENT = 'the tool budget of this turn is spent'
+NO_ANSWER = 'The model stopped inside its thinking, without an answer.'
+
+
+class _Whole:
+    "In the place of a Splitter for constrained answers: whatever they hold is the answer."
+    def feed(self, text): return [('text', text)] if text else []
+    def end(self): return []
 
 
 def run(chat, message: dict | None, sampling, stop, cbs) -> Iterator[Event]:
@@ -89,8 +97,9 @@ class _Turn:
         self.messages = hooks(self.cbs, 'before_step', chat, self.messages)
         wanted, enc, start, room = self._prompt(sampling.max_tokens)
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens or room, room))
-        split, step, seen = Splitter(chat.dialect, start, chat.toolbox.schemas), Step(), []
-        stream = eng.stream(list(enc.ids), sampling, stop, step, chat._constraint(), owner=chat._key)
+        constraint, step, seen = chat._constraint(), Step(), []
+        split = _Whole() if constraint else Splitter(chat.dialect, start, chat.toolbox.schemas)
+        stream = eng.stream(list(enc.ids), sampling, stop, step, constraint, owner=chat._key)
         try: yield from self._read(stream, split, seen)
         except (GeneratorExit, KeyboardInterrupt):
             list(self._events(split.end(), 0))
@@ -132,7 +141,7 @@ class _Turn:
     def _events(self, parts, tokens):
         for kind, value in parts:
             if kind == 'call':
-                value = replace(value, id=value.id or f'call_{len(self.messages)}_{len(self.calls) + 1}')
+                value = replace(value, id=self._id(value))
                 self.calls.append(value)
                 yield value
                 continue
@@ -141,11 +150,19 @@ class _Turn:
             yield (ThinkingDelta if kind == 'think' else TextDelta)(value, tokens)
             tokens = 0
 
+    def _id(self, call):
+        "The model's own id where it gives one, else ours; unique in its step."
+        taken = {c.id for c in self.calls}
+        return call.id if call.id and call.id not in taken else f'call_{len(self.messages)}_{len(self.calls) + 1}'
+
     def close_step(self):
         "The step becomes an assistant's turn, unless the model wrote nothing; returns its calls, now open."
         self.open, self.calls = self.calls, []
         if self.finish == 'stop' and self.open: self.finish = 'tool_calls'
-        m = history.assistant(self.text, self.thinking, self.open, finish_reason=self.finish, model=self.chat.engine.name)
+        meta = {'finish_reason': self.finish, 'model': self.chat.engine.name}
+        if raw := [c.raw for c in self.open if c.error]: meta['raw'] = raw      # what could not be read stays visible
+        if self.thinking and not self.text and not self.open and self.finish == 'stop': meta['notice'] = NO_ANSWER
+        m = history.assistant(self.text, self.thinking, self.open, **meta)
         self.resp = Resp(m)
         if self.text or self.thinking or self.open:
             self.messages, self.wrote = [*self.messages, m], True

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from rishi.errors import RishiError
 from rishi.types import ApprovalNeeded, Done, Progress, TextDelta, ThinkingDelta, ToolCall, ToolResult, resp_text
 
-__all__ = ['Header', 'Thought', 'Said', 'Card', 'State', 'apply', 'stop', 'fail']
+__all__ = ['Header', 'Thought', 'Said', 'Answer', 'Card', 'State', 'apply', 'decide', 'stop', 'fail']
 
 
 @dataclass(frozen=True)
@@ -34,22 +34,34 @@ class Said:
 
 
 @dataclass(frozen=True)
+class Answer:
+    "What a person says to a tool call: run it, or not and `why`; `always` means from now on."
+    ok: bool
+    always: bool = False
+    why: str = ''
+
+
+@dataclass(frozen=True)
 class Card:
-    "A tool call; `asked` while somebody has to approve it, `result` once it ran or was refused."
+    "A tool call; `asked` while somebody has to approve it, then their `answer`; `result` once it ran or was refused."
     call: ToolCall
     began: float = 0.0
     asked: bool = False
+    answer: Answer | None = None
     result: ToolResult | None = None
 
 
 @dataclass(frozen=True)
 class State:
     """A turn so far. `phase` is start, download, load, media, prefill, thinking, answering, tool, approval, done,
-    stopped or error, since second `since`; `tokens` were generated since `first`, when a step's first token came."""
+    stopped or error, since second `since`; `tokens` were generated since `first`, when a step's first token came.
+    `about` says in a line what each tool does; `buttons` are drawn below a question once clicks are known to arrive."""
     header: Header = field(default_factory=Header)
     fmt: str = 'markdown'
     reasoning: bool = True
     stats: bool = True
+    about: dict = field(default_factory=dict)
+    buttons: bool = False
     phase: str = 'start'
     t: float = 0.0
     since: float = 0.0
@@ -122,6 +134,12 @@ def _result(state, event, t):
     i = _at(state, event.call)
     card = Card(event.call, t) if i is None else state.parts[i]
     return _card(_to(state, 'tool', t), replace(card, asked=False, result=event))
+
+
+def decide(state, call, answer, t) -> State:
+    "`state` after a person answered to `call`; None when nobody did."
+    i = _at(state, call)
+    return _card(_to(state, 'tool', t), replace(state.parts[i], began=t, asked=False, answer=answer))
 
 
 def _end(state, event, t):

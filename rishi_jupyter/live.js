@@ -17,7 +17,16 @@ export default () => {
     el.querySelectorAll('details').forEach((d, i) => {   // who unfolded the thinking reads on when it moves
       d.open = was[i] ?? (reading && key !== 'line' && d.matches('.ri-think'));
     });
+    if (key === 'ask') arm(el);
     tick(el);
+  }
+
+  // A question may take the place of another: the second click of a double click must not answer it.
+  function arm(el) {
+    const row = el.querySelector('[data-live]');
+    if (!row) return;
+    row.inert = true;
+    setTimeout(() => { row.inert = false; }, 400);
   }
 
   // What a person reads as a clock runs here, so that no message is spent on it.
@@ -55,6 +64,7 @@ export default () => {
       navigator.clipboard?.writeText(button.closest('.ri-block').querySelector('pre').innerText);
     } else if (button.dataset.answer) {
       model.send({ answer: button.dataset.answer, call: button.dataset.call });
+      for (const b of button.closest('[data-live]').querySelectorAll('button')) b.disabled = true;
     }
   }
 

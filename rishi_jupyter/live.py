@@ -1,7 +1,8 @@
-"""The widget of a running turn: it takes states, sends what changed, and hears the Stop button.
+"""The widget of a running turn: it takes states, sends what changed, and hears the buttons.
 
 Imported only when a turn is drawn in a front end that can show it; `import rishi_jupyter` loads no widget code.
 """
+import queue
 import threading
 from importlib.resources import files
 
@@ -95,10 +96,12 @@ class Sender:
 
 
 class LiveTurn:
-    "A widget that shows states. `on_stop()` is called from whatever thread hears the button, at most once."
+    """A widget that shows states. `on_stop()` is called from whatever thread hears the button, at most once; answers to
+    a question wait until they are asked for."""
 
     def __init__(self, state, on_stop):
         self.sender, self.on_stop, self.stopped, self.hello = Sender(), on_stop, threading.Event(), threading.Event()
+        self._answers = queue.SimpleQueue()
         self.widget = _Widget(frame=_frame(state), born=state.t)
         _listen_while_busy(self.widget.comm)
         self.widget.on_msg(lambda _, message, buffers: self._heard(message))
@@ -112,8 +115,16 @@ class LiveTurn:
         self.messages += 1
         self.bytes += sum(len(html) for _, _, html in ops)
 
+    def answer(self, call, timeout) -> str | None:
+        "The button that was pressed for the call of that id: once, always, deny. None when none was, in that time."
+        try: id, said = self._answers.get(timeout=timeout)
+        except queue.Empty: return None
+        return said if id == call else None
+
     def _heard(self, message):
+        "In another thread than the cell's, where clicks are heard while a cell runs."
         if 'hello' in message: self.hello.set()
+        if 'answer' in message: self._answers.put((message.get('call'), message['answer']))
         if 'stop' in message and not self.stopped.is_set():
             self.stopped.set()
             self.on_stop()

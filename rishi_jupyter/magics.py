@@ -19,8 +19,9 @@ COMMANDS = dict(
     models=('', 'What is loaded, what is on this machine, and names to try.'),
     use=('MODEL', 'Let every chat go on with MODEL from its next turn.'),
     chats=('', 'The chats of this kernel.'),
-    reset=('[NAME]', 'Forget the turns and the system prompt of a chat (main).'),
+    reset=('[NAME]', 'Forget the turns, the system prompt and the tools of a chat (main).'),
     undo=('[NAME]', 'Drop the last turn of a chat (main).'),
+    tools=('[none] [NAME]', 'The tools of a chat (main); with `none` they are taken away.'),
     stop=('', 'Stop what runs now.'),
     unload=('', 'Free the memory of all models. Chats stay, and load again at their next turn.'),
     doctor=('', 'What is needed to run a model, and what of it is here.'),
@@ -55,8 +56,8 @@ class RishiMagics(Magics):
         if req.help: return print(_options())
         from .show import present
         turn = self.session.turn(req)
-        try: present(turn.events, turn.header, on_stop=turn.stop, stream=req.stream, fmt=req.format,
-                     reasoning=req.reasoning, stats=req.stats)
+        try: present(turn.events, turn.header, on_stop=turn.stop, on_answer=turn.answer, about=turn.about,
+                     stream=req.stream, fmt=req.format, reasoning=req.reasoning, stats=req.stats)
         finally: self._bind(turn)
 
     def _bind(self, turn):
@@ -95,7 +96,7 @@ class RishiMagics(Magics):
     def _reset(self, name='main'):
         if name not in self.session.chats: return f'Chat {name} has no turns.'
         n = self.session.turns(name)
-        self.session.clear(self.session.chats[name].chat)
+        self.session.clear(name)
         return f'Chat {name} is empty: {_count(n, "turn")} forgotten.'
 
     def _undo(self, name='main'):
@@ -103,6 +104,13 @@ class RishiMagics(Magics):
         if not n: raise BadRequest(f'Chat {name} has no turn to undo.')
         chat.rewind(1)
         return f'Turn {n} of chat {name} is dropped: {_count(n - 1, "turn")} left.'
+
+    def _tools(self, *words):
+        off = words[:1] == ('none',)
+        name = ''.join(words[off:]) or 'main'
+        if not off: return status.tools(self.session, name)
+        self.session.without_tools(name)
+        return f'Chat {name} has no tools now.'
 
     def _stop(self):
         n = self.session.stop()

@@ -45,9 +45,9 @@ def _speeds(step):
 
 def _why(report):
     "Why the prefix ended; where tokens are paid for again, it says how many."
-    again = next((s.evaluated for s in report.steps if s.lost), 0)
-    cost = f': {count(again)} tokens evaluated again' if report.lost and 'evaluated again' not in report.why else ''
-    return report.why + cost
+    step = next((s for s in report.steps if s.lost), None)
+    if step is None or 'evaluated again' in step.why: return step.why if step else report.why
+    return f'{step.why}: {count(step.evaluated)} tokens evaluated again'
 
 
 def _named(step):

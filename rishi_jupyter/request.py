@@ -14,9 +14,10 @@ from keyword import iskeyword
 
 from rishi.errors import BadRequest
 
-__all__ = ['CellRequest', 'Option', 'OPTIONS', 'FORMATS', 'parse', 'split_line', 'suggestion', 'help_text']
+__all__ = ['CellRequest', 'Option', 'OPTIONS', 'FORMATS', 'APPROVALS', 'parse', 'split_line', 'suggestion', 'help_text']
 
 FORMATS = ('markdown', 'text', 'code', 'json', 'html')
+APPROVALS = ('ask', 'always', 'never')
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,9 @@ class CellRequest:
     top_k: int | None = None
     min_p: float | None = None
     seed: int | None = None
+    tools: tuple[str, ...] = ()
+    approve: str | None = None
+    max_steps: int | None = None
     options: tuple[tuple[str, object], ...] = ()
     format: str = 'markdown'
     out: str | None = None
@@ -93,6 +97,14 @@ def _named(s):
     return s
 
 
+def _functions(s):
+    "Names as `add`, `db.find`, `add,multiply` or `[add, multiply]`."
+    names = tuple(filter(None, (n.strip() for n in s.removeprefix('[').removesuffix(']').split(','))))
+    plain = all(p.isidentifier() and not iskeyword(p) for n in names for p in n.split('.'))
+    if not names or not plain: raise ValueError('the name of a function, or several with commas between them')
+    return names
+
+
 def _model(s):
     if s.startswith('{'):
         raise ValueError('a model: in this magic it names the model. Parameters in JSON belong to another extension; '
@@ -112,7 +124,7 @@ OPTIONS = (
     Option('model', ('--model', '-m'), 'The model: a Hugging Face id or a file. Also the first word of the line. '
            'The chat stays with it.', 'MODEL', _model),
     Option('chat', ('--chat', '-c'), 'The chat that the turn belongs to (main).', 'NAME', _named),
-    Option('new', ('--new',), 'Begin the chat anew: its turns and its system prompt are forgotten.'),
+    Option('new', ('--new',), 'Begin the chat anew: its turns, system prompt and tools are forgotten.'),
     Option('system', ('--system', '-s'), 'The system prompt, from this turn on.', 'TEXT', str),
     Option('think', ('--think',), 'Let the model think first, in this turn.'),
     Option('think', ('--no-think',), 'Let it answer at once, in this turn.', const=False),
@@ -124,6 +136,12 @@ OPTIONS = (
     Option('min_p', ('--min-p',), "Drop tokens below this share of the likeliest one's chance.", 'X',
            _number(float, 0, 1)),
     Option('seed', ('--seed',), 'Draw the same tokens again for the same seed.', 'N', _number(int, 0, 2**32 - 1)),
+    Option('tools', ('--tool', '-T'), 'A function that the model may call; repeatable. Stays with the chat until '
+           'a cell names others.', 'NAME', _functions),
+    Option('approve', ('--approve', '--ta'), 'What becomes of its calls: ask, always (run unasked) or never. Stays '
+           'with the chat.', 'HOW', _choice(APPROVALS)),
+    Option('max_steps', ('--max-steps',), 'Run at most N calls in this turn (10), then ask for the answer.', 'N',
+           _number(int, 1)),
     Option('options', ('--option', '-o'), 'How the model is loaded, such as -o n_ctx 4096; may be repeated.',
            'KEY VALUE', _literal),
     Option('format', ('--format', '-f'), 'How the answer is shown: ' + ', '.join(FORMATS) + '.', 'FORMAT',
@@ -136,6 +154,7 @@ OPTIONS = (
     Option('help', ('--help', '-h'), 'Show these options.'),
 )
 _FLAGS = {f: o for o in OPTIONS for f in o.flags}
+_REPEATED = ('options', 'tools')
 
 # --- the line -------------------------------------------------------------------------------------------------------
 # A backslash escapes only blanks and quotes, so that C:\models\x.gguf needs no quotes.
@@ -192,9 +211,17 @@ def _option(got, word, words):
                                    'lists all.')
     if eq and len(o.takes.split()) != 1: raise BadRequest(f'Write {flag} without =: {flag} {o.takes}'.rstrip() + '.')
     if eq: words.insert(0, value)
-    if o.field in got and o.field != 'options': raise BadRequest(f'{flag} says again what the line said before. '
+    if o.field in got and o.field not in _REPEATED: raise BadRequest(f'{flag} says again what the line said before. '
                                                                  'Keep one of them.')
-    _put(got, o, flag, [_value(o, flag, words, bool(eq)) for _ in o.takes.split()])
+    values = [_value(o, flag, words, bool(eq)) for _ in o.takes.split()]
+    if o.field == 'tools': values = [_whole_list(values[0], words)]
+    _put(got, o, flag, values)
+
+
+def _whole_list(s, words):
+    "A list of names with blanks in it came as several words."
+    while words and (s.endswith(',') or s.startswith('[') and not s.endswith(']')): s += words.pop(0)
+    return s
 
 
 def _value(o, flag, words, sure):
@@ -207,8 +234,9 @@ def _put(got, o, flag, values):
     if o.field == 'options': got.setdefault('options', {})[_load_name(flag, values[0])] = o.read(values[1])
     elif o.read is None: got[o.field] = o.const
     else:
-        try: got[o.field] = o.read(*values)
+        try: value = o.read(*values)
         except ValueError as e: raise BadRequest(f'{flag} {values[0]!r} cannot be used: it takes {e}.') from None
+        got[o.field] = got.get(o.field, ()) + value if o.field == 'tools' else value
 
 
 def _load_name(flag, key):

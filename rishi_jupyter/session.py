@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import threading
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from traitlets import Bool, Dict, Float, Int, Unicode
 from traitlets.config import Configurable
 
 from rishi.errors import BadRequest, EngineError
-from rishi.types import Done
+from rishi.types import ApprovalNeeded, Done
 
 from .request import CellRequest, suggestion
 
@@ -23,7 +23,7 @@ __all__ = ['Rishi', 'Session', 'Turn', 'Load', 'Bound', 'session_of']
 
 # A field of the request and of the defaults -> the attribute of a chat.
 _ATTRS = dict(think='think', temperature='temp', top_p='top_p', top_k='top_k', min_p='min_p', seed='seed',
-              max_tokens='max_output_tokens')
+              max_tokens='max_output_tokens', max_steps='max_steps')
 
 
 def _maybe(trait, help, **kw): return trait(None, allow_none=True, help=help, **kw).tag(config=True)
@@ -59,15 +59,21 @@ class Load:
 
 @dataclass
 class Bound:
-    "A chat of the kernel. `model` (None: the default one) and `options` are what its cells asked it to stay with."
+    """A chat of the kernel, and what its cells asked it to stay with: `model` (None: the default one), `options` of
+    loading, names of `tools` (none: those that Python gave it), how to `approve` their calls. `granted` are the tools
+    that a person said "Always" to."""
     chat: object
     load: Load
     model: str | None = None
     options: dict = field(default_factory=dict)
+    tools: tuple[str, ...] = ()
+    approve: str | None = None
+    granted: set = field(default_factory=set)
 
 
 class Turn:
-    "One turn of a cell: `events` to draw, `header()` to put above them, `stop()` from any thread; then `resp`."
+    """One turn of a cell: `events` to draw, `header()` to put above them, `about` its tools by name, `stop()` from any
+    thread, `answer(call, said)` after each ApprovalNeeded; then `resp`."""
 
     def __init__(self, session, request):
         self.request, self.chat, self.resp = request, None, None
@@ -75,6 +81,8 @@ class Turn:
         self.notes = [] if request.history else ['not kept in the chat']
         self.number = 1 if request.new else session.turns(request.chat) + 1
         self.load, self.engine = session.wanted(request), session.engine_of(request)
+        self.toolbox, self.about = session.tools_of(request)
+        self._said, self._asks = None, False
         self.events = session._run(self)
 
     def header(self):
@@ -89,16 +97,44 @@ class Turn:
         self.stopped.set()
         if self.chat is not None: self.chat.cancel()
 
+    def answer(self, call, said):
+        "What the person said to `call`: something with `ok`, `always` and `why`, or None when the turn was stopped."
+        self._said = said
+
+    def _ask(self, call):
+        "The same as `approve` answers it, for the chat that goes on now."
+        from rishi.tools.loop import Stopped
+        if self.stopped.is_set(): raise Stopped
+        said, self._said = self._said, None
+        if said is None: return 'nobody is here to approve it'
+        if said.always: self._grant(call.name)
+        return said.ok or said.why
+
+    def _grant(self, name):
+        self._session.chats[self.request.chat].granted.add(name)
+        self.chat.approve.policy[name] = 'approved'
+
+    def equip(self, bound):
+        "Give the chat the tools of this turn, and what decides about their calls."
+        from .kit import approver
+        chat, req = bound.chat, self.request
+        bound.tools, bound.approve = req.tools or bound.tools, req.approve or bound.approve
+        if self.toolbox is not None: chat.reconfigure(tools=self.toolbox)
+        chat.approve = approver(bound.approve, bound.granted, self._ask, chat.approve)
+        self._asks = getattr(chat.approve, 'ask', None) == self._ask
+
     def _tap(self, event):
         if isinstance(event, Done): self.resp = event.resp
         elif self.stopped.is_set(): self.chat.cancel()   # a stop that came before the chat had begun
+        return self._asks or not isinstance(event, ApprovalNeeded)   # what does not ask here shows no question
 
 
 class Session:
-    "The chats and engines of one kernel. `load(model, stop=, **options)` is `rishi.core.load_engine`."
+    """The chats and engines of one kernel. `load(model, stop=, **options)` is `rishi.core.load_engine`; `names` is the
+    namespace that tools are looked up in."""
 
-    def __init__(self, settings=None, load=None):
-        self.settings, self._load = settings or Rishi(), load
+    def __init__(self, settings=None, load=None, names=None):
+        self.settings, self._load, self.names = settings or Rishi(), load, {} if names is None else names
         self.chats: dict[str, Bound] = {}
         self.engines: dict[tuple, object] = {}
         self.running: set[Turn] = set()
@@ -116,7 +152,7 @@ class Session:
             chat = yield from self._open(req, turn)
             if turn.stopped.is_set(): raise EngineError('The turn was stopped before it began. Run the cell again.')
             self.last, turn.engine = req.chat, chat.engine
-            with self._prepared(chat, req):
+            with self._prepared(self.chats[req.chat], turn):
                 turn.chat = chat
                 yield from _tapped(chat(req.text, stream='events'), turn._tap)
         finally:
@@ -124,11 +160,13 @@ class Session:
             self.running.discard(turn)
 
     @contextmanager
-    def _prepared(self, chat, req):
+    def _prepared(self, bound, turn):
         "The chat as its cell wants it; what holds for one turn is put back, after an error or a one-shot all of it."
-        own, sp, hist = {a: getattr(chat, a) for a in _ATTRS.values()}, chat.sp, list(chat.hist)
-        if req.new: self.clear(chat)
+        chat, req = bound.chat, turn.request
+        own, before = {a: getattr(chat, a) for a in (*_ATTRS.values(), 'approve')}, _Before(bound)
+        if req.new: self.clear(req.chat)
         if req.system is not None: chat.reconfigure(sp=req.system)
+        turn.equip(bound)
         for name, attr in _ATTRS.items():
             asked = getattr(req, name)
             if asked is None and own[attr] is None: asked = getattr(self.settings, name)
@@ -140,7 +178,25 @@ class Session:
             raise
         finally:
             for attr, v in own.items(): setattr(chat, attr, v)
-            if not keep: _restore(chat, sp, hist)
+            if not keep: before.restore(bound)
+
+    # --- tools ------------------------------------------------------------------------------------------------------
+    def tools_of(self, req):
+        "The Toolbox that `req` wants (None: as the chat has it), and what its tools do by name. Raises BadRequest."
+        bound = None if req.new else self.chats.get(req.chat)
+        names = req.tools or (bound.tools if bound else ())
+        if not names and bound is None: return None, {}
+        from .kit import found, summaries
+        hint = '' if req.tools else f', or take the tools off chat {req.chat} with `%rishi tools none`'
+        toolbox = found(names, self.names, hint) if names else None
+        return toolbox, summaries(toolbox or bound.chat.toolbox)
+
+    def without_tools(self, name):
+        "Take all tools off the chat, and forget what was said about them."
+        bound = self.bound(name)
+        bound.tools, bound.approve = (), None
+        bound.granted.clear()
+        bound.chat.reconfigure(tools=())
 
     # --- engines ----------------------------------------------------------------------------------------------------
     def wanted(self, req) -> Load:
@@ -168,7 +224,8 @@ class Session:
             chat = self._chat(engine, old and old.chat)
             if turn and old and old.chat.hist and old.load.model != load.model and not req.new:
                 turn.notes.append(f'model changed · goes on from {old.chat.engine.name}')
-        self.chats[req.chat] = Bound(chat, load, req.model or (old and old.model), self._options(old, load.model, req))
+        self.chats[req.chat] = replace(old or Bound(chat, load), chat=chat, load=load, options=self._options(
+            old, load.model, req), model=req.model or (old and old.model))
         self._sweep()
         return chat
 
@@ -182,10 +239,11 @@ class Session:
         return engine
 
     def _chat(self, engine, old):
-        from rishi.core import Chat
+        from rishi.core import SETTINGS, Chat
         if old is None: return Chat(engine=engine, sp=self.settings.system)
-        own = {attr: getattr(old, attr) for attr in _ATTRS.values()}
-        return Chat(engine=engine, sp=old.sp, messages=old.hist, **own)
+        own = {k: getattr(old, k) for k in SETTINGS if k != 'ctx_limit'}     # the window is the engine's
+        return Chat(engine=engine, sp=old.sp, messages=old.hist, tools=old.toolbox, cbs=old.cbs, default_cbs=False,
+                    **own)
 
     def _release(self, bound):
         "Close the engine of `bound` unless another chat is on it."
@@ -213,8 +271,9 @@ class Session:
 
     def turns(self, name) -> int:
         "How many turns the chat holds."
+        from rishi.history import turns
         bound = self.chats.get(name)
-        return sum(m['role'] == 'user' for m in bound.chat.hist) if bound else 0
+        return len(turns(bound.chat.hist)) if bound else 0
 
     def bound(self, name=None) -> Bound:
         "The chat of that name, by default the one of the last turn; BadRequest when there is none."
@@ -223,9 +282,11 @@ class Session:
         made = ', '.join(self.chats) or 'none yet'
         raise BadRequest(f'There is no chat {name!r}.{suggestion(name, self.chats)} Chats here: {made}.')
 
-    def clear(self, chat):
-        "Forget the turns and the system prompt of `chat`; the model stays loaded."
+    def clear(self, name):
+        "Forget the turns, the system prompt and the tools of a chat; the model stays loaded."
+        chat = self.bound(name).chat
         chat.reset()
+        self.without_tools(name)
         if chat.sp != self.settings.system: chat.reconfigure(sp=self.settings.system)
 
     def stop(self) -> int:
@@ -243,9 +304,18 @@ class Session:
         return len(engines)
 
 
-def _restore(chat, sp, hist):
-    chat.hist[:] = hist
-    if chat.sp != sp: chat.reconfigure(sp=sp)
+class _Before:
+    "What a chat was before a turn, to put it back."
+
+    def __init__(self, bound):
+        chat = bound.chat
+        self.hist, self.sp, self.toolbox = list(chat.hist), chat.sp, chat.toolbox
+        self.tools, self.approve = bound.tools, bound.approve
+
+    def restore(self, bound):
+        bound.tools, bound.approve = self.tools, self.approve
+        bound.chat.hist[:] = self.hist
+        bound.chat.reconfigure(sp=self.sp, tools=self.toolbox)
 
 
 def _load_engine(model, **kw):
@@ -254,13 +324,12 @@ def _load_engine(model, **kw):
 
 
 def _tapped(events, tap):
-    "`events`, each shown to `tap` first; closed with its reader. Returns what they return."
+    "`events`, each shown to `tap` first, which may say False to drop it; closed with its reader. Returns what they do."
     with closing(events):
         while True:
             try: e = next(events)
             except StopIteration as end: return end.value
-            tap(e)
-            yield e
+            if tap(e) is not False: yield e
 
 
 def _finish(events):
@@ -278,6 +347,6 @@ def session_of(shell=None) -> Session:
     "The session of an IPython shell; without a shell (a script, marimo) the one of this process."
     if shell is None: return _without_shell()
     if not hasattr(shell, '_rishi_session'):
-        shell._rishi_session = Session(Rishi(parent=shell))
+        shell._rishi_session = Session(Rishi(parent=shell), names=shell.user_ns)
         shell.configurables.append(shell._rishi_session.settings)
     return shell._rishi_session

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ['Table', 'Strip', 'status', 'models', 'chats', 'doctor', 'size']
+__all__ = ['Table', 'Strip', 'status', 'models', 'chats', 'tools', 'doctor', 'size']
 
 EXAMPLES = (('Qwen/Qwen3-0.6B-GGUF', '0.6 billion parameters, thinks when asked'),
             ('Qwen/Qwen3-4B-GGUF', '4 billion parameters, the same family'),
@@ -93,6 +93,22 @@ def _chat_row(session, name, chat):
     e = chat.engine
     used = 'not loaded' if e.closed else f'{chat.token_count:,} of {chat.ctx_limit:,}'
     return name, e.name, str(session.turns(name)), used, str(chat.use)
+
+
+APPROVAL = {None: 'run unasked', 'always': 'run unasked', 'ask': 'you are asked', 'never': 'not run'}
+
+
+def tools(session, name) -> list:
+    "The tools of a chat, what they do, and what becomes of their calls."
+    from .request import CellRequest
+    bound = session.chats.get(name) if name == 'main' else session.bound(name)
+    _, about = session.tools_of(CellRequest(chat=name))
+    if not about: return [Table(f'Tools of chat {name}', (('none', 'a cell names them: %%rishi -T NAME'),))]
+    def calls(tool):
+        if bound.approve is None and bound.chat.approve: return 'its own `approve` decides'
+        return 'run, you said “Always”' if bound.approve == 'ask' and tool in bound.granted else APPROVAL[bound.approve]
+    rows = tuple((n, said, calls(n)) for n, said in about.items())
+    return [Table(f'Tools of chat {name}', rows, ('name', 'what it does', 'calls'))]
 
 
 def models(session) -> list:

@@ -15,7 +15,7 @@ from .panel import clock, count, seconds
 from .style import SHEET
 
 __all__ = ['Header', 'State', 'apply', 'stop', 'fail', 'html', 'text', 'ending', 'article', 'groups', 'status', 'line',
-           'figures', 'note', 'phase_word', 'meter', 'draw', 'question', 'STOP']
+           'figures', 'note', 'phase_word', 'meter', 'draw', 'question', 'spelled', 'clipped', 'outcome', 'STOP']
 
 
 # --- words ----------------------------------------------------------------------------------------------------------
@@ -101,6 +101,7 @@ ICONS = dict(no='<circle cx="8" cy="8" r="6"/><path d="M8 4.8v3.8M8 11.1v.1"/>',
                    '<path d="M6.6 12.6L8 10.8l1.4 1.8z" fill="currentColor"/>',
              stop='<rect x="4" y="4" width="8" height="8" rx="1" fill="currentColor"/>')
 CHEV = '<span class="ri-chev" aria-hidden="true"></span>'
+MAIN = ' class="ri-main"'
 STOP = ('<button class="ri-end" type="button" data-send=\'{"stop":1}\' data-live>'
         f'<svg class="ri-i" viewBox="0 0 16 16" aria-hidden="true">{ICONS["stop"]}</svg>Stop</button>')
 
@@ -139,7 +140,9 @@ def figures(state) -> str:
 
 
 def line(state, live=False) -> str:
-    "The line that says what goes on. In a running view its figures are slot `n`, the thinking is slot `think`."
+    """The line that says what goes on. In a running view its figures are slot `n`, the thinking is slot `think`. While
+    a question stands, nothing is above it."""
+    if state.phase == 'approval': return ''
     word, nums = PHASES[state.phase], _slot('n', '' if live else figures(state), live)
     if state.phase == 'thinking' and state.reasoning:
         inner = '<div data-slot="think"></div>' if live else f'<div>{esc(state.parts[-1].text)}</div>'
@@ -155,7 +158,7 @@ def meter(state) -> str:
     if state.phase in ('download', 'load', 'media', 'prefill') and p.total:
         pct, fill = 100 * _share(p), ' style="--fill:var(--evaluated)"' * (state.phase == 'prefill')
         return f'<progress max="100" value="{pct:.0f}"{fill} aria-label="{PHASES[state.phase]}">{pct:.0f} %</progress>'
-    if not state.prompt or not state.stats: return ''
+    if not state.prompt or not state.stats or state.phase == 'approval': return ''
     q = state.prompt
     return panel.bar((q.cached, q.total - q.cached, 0, state.tokens), state.header.window, so_far=True)
 
@@ -190,41 +193,84 @@ def _said(state, part, live, last):
     return f'<div class="ri-md">{inner}</div>' if inner.strip() else ''
 
 
-def _clip(s, n=160): return s if len(s) <= n else f'{s[:n - 1]}…'
-def _spelled(call): return _clip(f'{call.name}({", ".join(f"{k}={v!r}" for k, v in call.arguments.items())})')
+def _clip(s, n=160):
+    s = ' '.join(s.split())
+    return s if len(s) <= n else f'{s[:n - 1]}…'
+
+
+def spelled(call) -> str:
+    "A call as Python would write it, whole."
+    return f'{call.name}({", ".join(f"{k}={v!r}" for k, v in call.arguments.items())})'
+
+
+def clipped(call) -> str:
+    "The same, cut to a line."
+    return _clip(spelled(call))
+
+
+def outcome(card) -> str:
+    "What came of a call, in a line: the result, `failed: ...`, or who did not let it run."
+    r = card.result
+    if not r.error: return _clip(r.content)
+    if not _refused(r): return f'failed: {_clip(r.error)}'
+    who, why = 'denied by you' if card.answer and not card.answer.ok else 'not run', r.error.partition(': ')[2]
+    return _clip(f'{who}: {why}' if why else who)
+
+
+def _refused(r): return r.error == r.content      # the line to the model of a call that failed begins with `Error: `
 
 
 def _tool(card, state, live):
-    call, r = f'<code>{esc(_spelled(card.call))}</code>', card.result
-    if r is None and state.over:
-        return f'<div class="ri-tool"><div class="ri-row">{call} <span class="ri-say">not finished</span></div></div>'
-    if r is None:
-        mark = f' data-since="{card.began:.2f}"' if live else ''
-        return (f'<div class="ri-tool"><div class="ri-row"><span class="ri-glass" aria-hidden="true">{_icon("glass")}⏳'
-                f'</span> {call} <span class="ri-say">running</span> '
-                f'<span class="ri-t ri-num"{mark}>{clock(state.t - card.began)}</span></div></div>')
-    res = (f'<span class="ri-res">{_icon("no")} failed: {esc(_clip(r.error))}</span>' if r.error else
-           f'<code class="ri-res">{esc(_clip(r.content))}</code>')
-    rows = [(k, repr(v)) for k, v in card.call.arguments.items()]
-    rows.append(('raised', r.error) if r.error else ('result', r.content))
-    dl = ' '.join(f'<dt>{esc(k)}</dt> <dd><code>{esc(v)}</code></dd>' for k, v in rows)
-    bad = ' ri-bad' if r.error else ''
-    return (f'<details class="ri-tool{bad}"><summary>{CHEV} {call} <span aria-hidden="true">→</span> {res} '
+    call, r = f'<code>{esc(clipped(card.call))}</code>', card.result
+    if r is None: return _pending(card, call, state, live)
+    res, kind = esc(outcome(card)), ''
+    if not r.error: res = f'<code class="ri-res">{res}</code>'
+    elif _refused(r): res = f'<span class="ri-say">{res}</span>'
+    else: res, kind = f'<span class="ri-res">{_icon("no")} {res}</span>', ' ri-bad'
+    dl = ' '.join(f'<dt>{esc(k)}</dt> <dd>{v}</dd>' for k, v in _rows(card))
+    return (f'<details class="ri-tool{kind}"><summary>{CHEV} {call} <span aria-hidden="true">→</span> {res} '
             f'<span class="ri-t ri-num">{seconds(r.seconds)}</span></summary><dl>{dl}</dl></details>')
 
 
+def _pending(card, call, state, live):
+    if state.over:
+        return f'<div class="ri-tool"><div class="ri-row">{call} <span class="ri-say">not finished</span></div></div>'
+    first = next(p for p in state.parts if isinstance(p, Card) and p.result is None)
+    if card is not first or state.phase == 'approval':
+        return f'<div class="ri-tool"><div class="ri-row">{call} <span class="ri-say">waiting</span></div></div>'
+    mark = f' data-since="{card.began:.2f}"' if live else ''
+    return (f'<div class="ri-tool"><div class="ri-row"><span class="ri-glass" aria-hidden="true">{_icon("glass")}⏳'
+            f'</span> {call} <span class="ri-say">running</span> '
+            f'<span class="ri-t ri-num"{mark}>{clock(state.t - card.began)}</span></div></div>')
+
+
+def _rows(card):
+    "Name and HTML of what is folded under a call."
+    r, a, code = card.result, card.answer, lambda v: f'<code>{esc(v)}</code>'
+    yield from ((k, code(repr(v))) for k, v in card.call.arguments.items())
+    if a and a.ok: yield 'approved', 'by you, from now on' if a.always else 'by you'
+    if r.error: yield 'told to the model', code(r.content)
+    else: yield 'result', code(r.content)
+
+
 def question(state, live=False) -> str:
-    "What the model asks to run, while somebody has to decide; buttons only in a running view."
+    "What the model asks to run, while somebody has to decide; with buttons where clicks arrive."
     card = next((p for p in state.parts if isinstance(p, Card) and p.asked and not p.result), None)
     if not card or state.phase != 'approval': return ''
-    name, send = esc(card.call.name), esc(card.call.id)
-    row = (f'<div class="ri-row" data-live><button class="ri-main" type="button" data-answer="once" data-call="{send}">'
-           f'Approve</button> <button type="button" data-answer="always" data-call="{send}" aria-label="Always approve '
-           f'{name} in this chat">Always</button> <button type="button" data-answer="deny" data-call="{send}">Deny'
-           f'</button> <span>“Always” holds for <code>{name}</code> in this chat.</span></div>') if live else ''
+    about = state.about.get(card.call.name, '')
+    about += '.' * (about[-1:] not in ('', '.', '?', '!'))
     return (f'<div class="ri-ask" role="group" aria-label="A question to you"><p role="alert">The model asks to run '
-            f'<code class="ri-call">{esc(_spelled(card.call))}</code></p> <p class="ri-row">Nothing runs until you '
-            f'choose.</p>{row}</div>')
+            f'<code class="ri-call">{esc(spelled(card.call))}</code></p> <p class="ri-row">{esc(about)} Nothing runs '
+            f'until you choose.</p>{_buttons(card.call) if live and state.buttons else ""}</div>')
+
+
+def _buttons(call):
+    name = esc(call.name)
+    def button(answer, word, more=''):
+        return f'<button type="button" data-answer="{answer}" data-call="{esc(call.id)}"{more}>{word}</button>'
+    return (f'<div class="ri-row" data-live>{button("once", "Approve", MAIN)} '
+            + button('always', 'Always', f' aria-label="Always approve {name} in this chat"')
+            + f' {button("deny", "Deny")} <span>“Always” holds for <code>{name}</code> in this chat.</span></div>')
 
 
 def _ending(state):
@@ -248,6 +294,7 @@ def article(state, body) -> str:
 def html(state, live=False, sheet=True) -> str:
     "The whole turn. Static by default: nothing in it needs a kernel or a script, and it carries its own sheet."
     top = (_head(state) if state.over and not state.error else '' if state.over else
+           '' if state.phase == 'approval' else
            f'<div class="ri-live"><div class="ri-slot">{line(state, live)}</div>{STOP if live else ""}</div>')
     grouped = list(groups(state.parts))
     if state.phase == 'thinking' and state.reasoning: grouped = grouped[:-1]
@@ -269,8 +316,8 @@ def _as_text(part, state):
     match part:
         case Thought(): return _thought_text(part, state) if state.reasoning else ''
         case Said(): return part.text.strip()
-        case Card(result=None): return f'⏳ {_spelled(part.call)}'
-        case Card(result=r): return f'{_spelled(part.call)} → ' + (f'failed: {r.error}' if r.error else r.content)
+        case Card(result=None): return f'⏳ {clipped(part.call)}'
+        case Card(): return f'{clipped(part.call)} → {outcome(part)}'
 
 
 def text(state) -> str:

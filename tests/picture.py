@@ -1,4 +1,4 @@
-"Make the picture of the README: `python tests/picture.py nbs/cell.png` runs two cells in JupyterLab and photographs them."
+"The picture of the README: `python tests/picture.py nbs/cell.png` runs cells in JupyterLab and photographs them."
 import sys
 import tempfile
 from pathlib import Path

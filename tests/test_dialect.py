@@ -1,4 +1,4 @@
-"""Raw text to thinking, answer and calls: the same for any split, with work linear in the length; broken calls mended."""
+"""Raw text to thinking, answer and calls: the same for any split, with linear work; broken calls mended or told."""
 import json
 import sys
 from functools import partial
@@ -22,12 +22,14 @@ CALL = '<tool_call>{"name":"w","arguments":{"n":1}}</tool_call>'
 def bits(d):
     "What texts of the dialect `d` are made of, good and bad."
     marks = {*d.think, *d.noise, *(f.open for f in d.calls), *(c for f in d.calls for c in f.close)} - {''}
-    if d.channels: marks |= {'<|start|>', '<|channel|>', '<|message|>', '<|end|>', '<|call|>', '<|constrain|>', ' to=functions.f'}
+    if d.channels: marks |= {' to=f', *(f'<|{m}|>' for m in 'start channel message end call constrain'.split())}
     marks |= {m[:len(m) // 2] for m in marks} | {m[len(m) // 2:] for m in marks}
-    common = [' ', '\n', '\n\n', 'a', 'w ', '`', '```', '"', "'", '\\', '{', '}', '[', ']', ':', ',', '<', '<|', '|>', '>', 'x' * 250]
-    calls = ['{"name":"w","arguments":{"t":"', '"}}', CALL, 'call:f{a:<|"|>', '<|"|>}', '<escape>', 'f[ARGS]{"a":', '[ARGS]',
-             '<function=f>', '<parameter=a>', '</parameter>', '</function>', 'f\n<arg_key>', '</arg_key><arg_value>',
-             '</arg_value>', 'functions.f:0<|tool_call_argument_begin|>{', 'f<｜tool▁sep｜>{', 'f(x="', '")']
+    common = [' ', '\n', '\n\n', 'a', 'w ', '`', '```', '"', "'", '\\', '{', '}', '[', ']', ':', ',',
+              '<', '<|', '|>', '>', 'x' * 250, ' ' * 120]
+    calls = ['{"name":"w","arguments":{"t":"', '"}}', CALL, 'call:f{a:<|"|>', '<|"|>}', '<escape>', 'f[ARGS]{"a":',
+             '[ARGS]', '<function=f>', '<parameter=a>', '</parameter>', '</function>', 'f\n<arg_key>', '</arg_key>',
+             '<arg_value>', '</arg_value>', 'functions.f:0<|tool_call_argument_begin|>{',
+             'f<｜tool▁sep｜>{', 'f(x="', '")']
     return sorted(marks) + common + calls
 
 
@@ -39,7 +41,8 @@ def cuts(draw):
     d = draw(st.sampled_from(FAMILIES))
     text = draw(texts(d))
     at = sorted(draw(st.lists(st.integers(0, len(text)), max_size=8)))
-    return d, text, [text[a:b] for a, b in zip([0, *at], [*at, len(text)])], draw(st.sampled_from(['unset', 'open', 'closed']))
+    cut = [text[a:b] for a, b in zip([0, *at], [*at, len(text)])]
+    return d, text, cut, draw(st.sampled_from(['unset', 'open', 'closed']))
 
 
 @settings(max_examples=1500, deadline=None)
@@ -52,7 +55,7 @@ def test_any_split_gives_the_same(case):
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.sampled_from(['a', ' ', '\n', '`', '<', 'if a < b', '|', '{"x": 1}', 'é', '**', '</b>']), max_size=20).map(''.join))
+@given(st.lists(st.sampled_from(['a', ' ', '\n', '`', '<', 'if a < b', '|', '{"x": 1}', 'é', '</b>'])).map(''.join))
 def test_an_answer_without_marks_is_kept_to_the_letter(text):
     _, said, calls = fold(PLAIN, pieces(text, 3))
     assert said == (text if text.strip() else '') and not calls
@@ -150,7 +153,8 @@ def work(dialect, cut):
 LONG = {
     'prose': 'if a < b and c > d then <b>x</b>\n', 'marks in code': '`<think>` and `<tool_call>` ',
     'marks in a fence': '```\n<tool_call>{"name":\n```\n', 'marks that are none': '<tool_call> or </think> ',
-    'calls': CALL + '\n', 'white space': '\n \n', 'backticks': '```` ` ', 'broken calls': '<tool_call>{"a":"}</tool_call>\n',
+    'calls': CALL + '\n', 'white space': '\n \n', 'backticks': '```` ` ',
+    'broken calls': '<tool_call>{"a":"}</tool_call>\n',
     'braces': '<tool_call>{{{{', 'empty heads': '<tool_call>\n\n\n\n', 'names': '<tool_call>f\n<arg_key>a<arg_value>b',
 }
 
@@ -182,13 +186,15 @@ def test_fifty_times_the_pieces_of_one_long_call():
     (r'{"a": "\d+"}', {'a': r'\d+'}), (r'{"a": "C:\\x\n"}', {'a': 'C:\\x\n'}), (r'{"a": "\u12"}', {'a': r'\u12'}),
     ("{'a': 'it\\'s', 'b': '\"q\"'}", {'a': "it's", 'b': '"q"'}), ('{"a": \'x\', "b": true}', {'a': 'x', 'b': True}),
     ('{"a": True, "b": False, "c": None}', {'a': True, 'b': False, 'c': None}), ('{"a": [1, 2,], }', {'a': [1, 2]}),
-    ('{a: 1, b_c: "True"}', {'a': 1, 'b_c': 'True'}), ('{"a": "x\ny\tz"}', {'a': 'x\ny\tz'}), ('{"a": {"b": 1', {'a': {'b': 1}}),
-    ('{"a": "\\ud83d\\ude00 \\ud83d"}', {'a': '😀 \ufffd'}), ("{'a': 'C:\\\\'}", {'a': 'C:\\'}), ('{"true": 1}', {'true': 1}),
+    ('{a: 1, b_c: "True"}', {'a': 1, 'b_c': 'True'}), ('{"a": "x\ny\tz"}', {'a': 'x\ny\tz'}),
+    ('{"a": {"b": 1', {'a': {'b': 1}}), ('{"a": "\\ud83d\\ude00 \\ud83d"}', {'a': '😀 \ufffd'}),
+    ("{'a': 'C:\\\\'}", {'a': 'C:\\'}),
+    ('{"true": 1}', {'true': 1}),
 ])
 def test_what_can_only_mean_one_thing_is_mended(text, value): assert loads(text) == value
 
 
-@pytest.mark.parametrize('text', ['{"a": "x', '{"a" 1}', 'hm', '{"a": }', '', '{"a": x}', '[' * 100_000, "{'a': 'it's'}"])
+@pytest.mark.parametrize('text', ['{"a": "x', '{"a" 1}', 'hm', '{"a": }', '', '{"a": x}', '[' * 9**5, "{'a': 'it's'}"])
 def test_the_rest_is_refused_with_the_reason(text):
     with pytest.raises(ValueError) as e: loads(text)
     assert str(e.value) and '\n' not in str(e.value)
@@ -208,7 +214,8 @@ def test_nothing_but_value_errors(text):
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda o: st.lists(o) | st.dictionaries(st.text(), o), max_leaves=8))
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(),
+                    lambda o: st.lists(o) | st.dictionaries(st.text(), o), max_leaves=8))
 def test_good_json_is_read_as_it_is(value):
     clean = json.loads(json.dumps(value))
     assert loads(json.dumps(value)) == clean and loads(json.dumps(value, ensure_ascii=False)) == clean
@@ -219,7 +226,8 @@ def test_arguments():
     assert arguments('{"p": 1}') == arguments('"{\\"p\\": 1}"') == {'p': 1}
     for bad, word in [([1], 'a list'), (3, 'a number'), ('"x"', 'JSON'), ('[1]', 'a list'), (True, 'true or false')]:
         with pytest.raises(ValueError, match=word): arguments(bad)
-    assert made('', {}).error and made(None, {}).error and made('w', 'x').error.startswith('the arguments are not valid')
+    assert made('', {}).error and made(None, {}).error
+    assert made('w', 'x').error.startswith('the arguments are not valid')
     assert made(' w ', {'a': 1}).name == 'w'
 
 

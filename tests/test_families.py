@@ -1,4 +1,4 @@
-"""Every family's tapes, replayed whole, in every two-way split and one character at a time; and how families are told."""
+"""Every family's tapes, replayed whole, in every two-way split and by characters; and how families are told apart."""
 import json
 from pathlib import Path
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rishi.engine import Step, Token
 from rishi.errors import BadRequest, EngineClosed, EngineError
 from rishi.grammar import MAX_DIGITS, for_engine, narrow, probabilities
 from rishi.owner import Stop
@@ -202,7 +203,7 @@ def test_digits_go_on_where_the_schema_or_a_text_needs_them(grammars):
 def test_the_end_of_the_turn_comes_when_and_only_when_it_may(letters, grammars):
     words, c = letters, grammars.choice(['yes', 'yes, really'])
     eog = {words.vocab_size - 2, words.vocab_size - 1}
-    assert grammars.eog == sorted(eog) and not eog & {*allowed(c.mask(), words.vocab_size)} and not c.complete
+    assert grammars.eog() == sorted(eog) and not eog & {*allowed(c.mask(), words.vocab_size)} and not c.complete
     for b in b'yes': c.accept(b)
     assert c.complete and not c.done and {*allowed(c.mask(), words.vocab_size)} == eog | {ord(',')}
     for b in b', really': c.accept(b)
@@ -305,32 +306,15 @@ def engine(request):
     engine.close()
 
 
-def last_logits(engine):
-    import llama_cpp
-    return np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(engine._native.ctx, -1), (engine.vocab_size,))
-
-
 def chatml(engine, text):
     return engine.tokenize(f'<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n'.encode(), True)
 
 
-def decode(engine, constraint, sampling, limit=60, prompt='Give me some data.'):
-    "What the engine does at each step: narrow the last logits, let the sampler draw, go on."
-    def job():
-        engine._stop = Stop()
-        engine._keep(0)
-        engine.eval(chatml(engine, prompt))
-        sample, out = engine._sampler(sampling), []
-        while len(out) < limit:
-            narrow(last_logits(engine), constraint.mask())
-            token = sample()
-            if engine.is_eog(token): break
-            constraint.accept(token)
-            out.append(token)
-            if constraint.done: break
-            engine.eval([token])
-        return b''.join(map(engine.piece, out)).decode(errors='replace')
-    return engine.owner.call(job)
+def decode(engine, constraint, prompt='Give me some data.', **sampling):
+    "(text, finish reason) of an answer."
+    step, how = Step(), Sampling(max_tokens=60, **sampling)
+    got = engine.stream(chatml(engine, prompt), how, Stop(), step, constraint)
+    return b''.join(t.data for t in got if isinstance(t, Token)).decode(errors='replace'), step.finish
 
 
 @pytest.mark.needs('llama')
@@ -340,23 +324,24 @@ def test_a_model_answers_within_the_schema_at_any_temperature(engine, temp):
               'n': {'type': 'integer', 'minimum': 1, 'maximum': 999}, 'tag': {'enum': ['a', 'b']}},
               'required': ['city', 'n', 'tag'], 'additionalProperties': False}
     for wild in (dict(), dict(top_k=0, top_p=1.0, min_p=0.0), dict(repeat_penalty=1.3, presence_penalty=.5)):
-        answer = json.loads(decode(engine, for_engine(engine).json(schema), Sampling(temp=temp, seed=7, **wild)))
-        jsonschema.validate(answer, schema)
+        text, finish = decode(engine, for_engine(engine).json(schema), temp=temp, seed=7, **wild)
+        assert finish == 'stop'
+        jsonschema.validate(json.loads(text), schema)
 
 
 @pytest.mark.needs('llama')
 @pytest.mark.parametrize('temp', [0, 2])
 def test_a_model_chooses_a_label(engine, temp):
     labels = ['positive', 'negative', 'n\u00e9ither nor']
-    assert decode(engine, for_engine(engine).choice(labels), Sampling(temp=temp, seed=3)) in labels
+    text, finish = decode(engine, for_engine(engine).choice(labels), temp=temp, seed=3)
+    assert text in labels and finish == 'stop'
 
 
 @pytest.mark.needs('llama')
 def test_the_pattern_of_digits_on_a_model(engine):
-    text = decode(engine, for_engine(engine).json(DIGITS), Sampling(temp=0), prompt='time?')
-    try: answer = json.loads(text)
-    except json.JSONDecodeError: assert not text.endswith('}')      # cut short: the caller raises
-    else: jsonschema.validate(answer, DIGITS)
+    text, finish = decode(engine, for_engine(engine).json(DIGITS), prompt='time?', temp=0)
+    if finish == 'stop': jsonschema.validate(json.loads(text), DIGITS)
+    else: assert finish == 'length'                                  # an error for whoever asked
 
 
 @pytest.mark.needs('llama')
@@ -365,16 +350,11 @@ def test_probabilities_on_a_model(engine):
     ids, paths = chatml(engine, 'Give me some data.'), grammars.paths(labels)
     def logits(prefix):
         asked.append(prefix)
-        engine._keep(0)
-        engine.eval([*ids, *prefix])
-        return last_logits(engine).copy()
-    def job():
-        engine._stop = Stop()
-        return probabilities(paths, logits, grammars.eog)
-    got = engine.owner.call(job)
+        return engine.logits([*ids, *prefix])
+    got = probabilities(paths, logits, grammars.eog())
     assert sum(got.values()) == pytest.approx(1) and set(got) == set(labels)
     if len({p[0] for p in paths.values()}) == 3:
-        assert asked == [()] and decode(engine, grammars.choice(labels), Sampling(temp=0)) == max(got, key=got.get)
+        assert asked == [()] and decode(engine, grammars.choice(labels), temp=0)[0] == max(got, key=got.get)
 
 
 @pytest.mark.needs('llama')

@@ -169,7 +169,7 @@ def test_sampling_on_a_cell_holds_for_that_cell():
     ask(s, temperature=.1, seed=3, think=False)
     chat, seen = s.chats['main'].chat, []
     engine = loader.engines[0]
-    sampler, engine._sampler = engine._sampler, lambda sampling: seen.append(sampling) or sampler(sampling)
+    sampler, engine._sampler = engine._sampler, lambda *a: seen.append(a[0]) or sampler(*a)
     ask(s, temperature=.1, seed=3, max_tokens=1), ask(s, max_tokens=99)
     chat.temp = .5
     ask(s, max_tokens=99)

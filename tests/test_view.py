@@ -94,8 +94,8 @@ def test_static_html_is_whole(timed, said):
 
 
 def test_running_html_has_what_acts():
-    html = view.html(after((0, MAIL), (0, ApprovalNeeded(MAIL))), live=True)
-    assert html.count('<button') == 4 and 'Stop' in html and 'data-answer="always"' in html
+    html = view.html(after((0, MAIL), (0, ApprovalNeeded(MAIL)), buttons=True), live=True)
+    assert html.count('<button') == 3 and 'Stop' not in html and 'data-answer="always"' in html
 
 
 @pytest.mark.parametrize('error, what, rest', [

@@ -17,15 +17,15 @@ __all__ = ['made', 'arguments', 'typed', 'guess', 'from_json', 'from_function_ta
 
 _FENCE = re.compile(r'^```\w*\s*|\s*```$')
 _FUNCTION = re.compile(r'<function=([^>\s]+)\s*>(.*?)(?=<function=|$)', re.S)
-_PARAMETER = re.compile(r'<parameter=([^>]+)>(.*?)(?:</parameter>(?=\s*(?:<parameter=|</function>|$))'
-                        r'|(?=<parameter=|</function>\s*$|$))', re.S)
+_PARAMETER = re.compile(r'<parameter=([^>]+)>(.*?)</parameter>(?=\s*(?:<parameter=|</function>|$))', re.S)
+_UNCLOSED = re.compile(r'<parameter=([^>]+)>(.*?)(?=<parameter=|</function>|$)', re.S)
 _PAIR = re.compile(r'<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>(?=\s*(?:<arg_key>|$))', re.S)
 _NAMED = re.compile(r'\s*([\w.-]+)\s*(?:\[CALL_ID\]\s*([\w-]+)\s*)?(?:\[ARGS\])?\s*(?=\{)')
 _SEPARATED = re.compile(r'\s*(?:function)?<｜tool▁sep｜>\s*([\w.-]+)|\s*([\w.-]+)\s*<｜tool▁sep｜>')
 _KIMI = re.compile(r'\s*((?:functions\.)?([\w.-]+?)(?::\d+)?)\s*<\|tool_call_argument_begin\|>')
 _RECIPIENT = re.compile(r'to=(?:functions\.)?([\w.-]+)')
-_GUESS = re.compile(r'''["']?name["']?\s*:\s*["']([\w.-]+)|<function=([\w.-]+)|call:([\w.-]+)|(?:functions\.)([\w.-]+)'''
-                    r'|^\s*([\w.-]+)\s*(?:\[|<|\(|$)')
+_GUESS = re.compile(r'''["']?name["']?\s*:\s*["']([\w.-]+)|<function=([\w.-]+)|call:([\w.-]+)'''
+                    r'|functions\.([\w.-]+)|^\s*([\w.-]+)\s*(?:\[|<|\(|$)')
 _KINDS = {list: 'a list', str: 'a text', bool: 'true or false', int: 'a number', float: 'a number'}
 
 
@@ -84,14 +84,14 @@ def from_json(text, tools, closed):
     '`{"name": ..., "arguments": {...}}`, one or several, or a list of them.'
     out = []
     for value, raw in objects(_FENCE.sub('', text.strip()), closed):
-        alone = not isinstance(value, list)
-        out += [_from_object(o, raw if alone else json.dumps(o, ensure_ascii=False)) for o in ([value] if alone else value)]
+        if not isinstance(value, list): out.append(_from_object(value, raw))
+        else: out += [_from_object(o, json.dumps(o, ensure_ascii=False)) for o in value]
     return out
 
 
 def _from_object(o, raw):
     if isinstance(o, ValueError): return ToolCall(guess(raw), {}, '', raw, f'the call is not valid JSON: {o}')
-    if not isinstance(o, dict): return ToolCall('', {}, '', raw, 'the call must be an object with a name and arguments')
+    if not isinstance(o, dict): return ToolCall('', {}, '', raw, 'the call must be an object with name and arguments')
     f = o['function'] if isinstance(o.get('function'), dict) else o
     name = f.get('name') or (f.get('function') if isinstance(f.get('function'), str) else None)
     key = next((k for k in ('arguments', 'parameters') if k in f), None)
@@ -104,17 +104,21 @@ def from_function_tags(text, tools, closed):
     '`<function=name><parameter=key>value</parameter></function>`, one or several.'
     found = _FUNCTION.findall(text)
     if not found: raise ValueError('the call has no <function=...> part')
-    return [made(name, {k.strip(): typed(_one_line_less(v), name, k.strip(), tools) for k, v in _PARAMETER.findall(body)})
-            for name, body in found]
+    return [made(name, _given(name, _parameters(body), tools)) for name, body in found]
 
 
-def _one_line_less(s): return s.removeprefix('\n').removesuffix('\n')
+def _parameters(body):
+    found = (_PARAMETER if '</parameter>' in body else _UNCLOSED).findall(body)
+    return [(k, v.removeprefix('\n').removesuffix('\n')) for k, v in found]
+
+
+def _given(name, pairs, tools): return {k.strip(): typed(v, name, k.strip(), tools) for k, v in pairs}
 
 
 def from_arg_pairs(text, tools, closed):
     '`name<arg_key>key</arg_key><arg_value>value</arg_value>`'
     name = text.partition('<arg_key>')[0].strip()
-    return [made(name, {k.strip(): typed(v, name, k.strip(), tools) for k, v in _PAIR.findall(text)})]
+    return [made(name, _given(name, _PAIR.findall(text), tools))]
 
 
 def from_named(text, tools, closed):

@@ -31,8 +31,7 @@ class Channels:
 
     def __init__(self, dialect, out, start, tools):
         self.out, self.tools, self.capture, self.plain = out, tools, None, False
-        self.kind = {'open': 'think', 'closed': 'text'}.get(start)       # None: in a header, or between two messages
-        self.header, self.first = '', self.kind is None
+        self.kind, self.header, self.first = 'think' if start == 'open' else 'text', None, start == 'unset'
 
     def step(self, buf, pos, final):
         if self.capture: return self._captured(*self.capture.step(buf, pos, final))
@@ -56,36 +55,37 @@ class Channels:
         at = skip_space(buf, pos)
         fits = _HEADER(buf[at:at + 8]) if at < len(buf) else None
         if fits is None and not final: return at, True
-        self.first, self.kind, self.header = False, None if fits else 'text', ' '
+        self.first, self.header = False, '' if fits else None
         return at, False
 
     def _take(self, text):
-        "Text between marks. What no header began, or what is too long for one, is for the reader."
-        if self.kind: return self.out.say(self.kind, text)
-        if self.header or text.isspace(): self.header += text
-        if len(self.header) > WINDOW or text and not self.header:
-            self.kind = 'text'
-            self.out.say('text', self.header or text)
+        "Content, a header, or what is too long for one; text that no header began is for the reader."
+        if self.header is None: return self.out.say(self.kind, text)
+        self.header += text
+        if len(self.header) <= WINDOW: return
+        self.kind, text, self.header = 'text', self.header, None
+        self.out.say('text', text)
 
     def _mark(self, mark):
-        if mark in _ENDS: self._next('')
-        elif mark == '<|start|>' or mark == '<|channel|>' and self.kind: self._next(mark)
-        elif mark == '<|message|>' and self.kind is None: self._message()
+        if mark in _ENDS: self._next(None)
+        elif mark == '<|start|>' or mark == '<|channel|>' and self.header is None: self._next(mark)
+        elif mark == '<|message|>' and self.header is not None: self._message()
         else: self._take(mark)
 
     def _next(self, header):
-        if self.kind: self.out.cut(self.kind)
+        self.out.cut(self.kind)
         if self.kind == 'text': self.out.say('text', '\n')
-        self.kind, self.header = None, header
+        self.kind, self.header = 'text', header
 
     def _message(self):
-        head, channel = self.header, _CHANNEL.search(self.header)
+        head, self.header = self.header, None
+        channel = _CHANNEL.search(head)
         if 'to=' in head: self.capture = Capture(_FORM, self.tools, seed=head + '<|message|>', plain=self.plain)
-        else: self.kind = 'think' if channel and channel[1] == 'analysis' else 'text'
+        elif channel and channel[1] == 'analysis': self.kind = 'think'
 
     def _captured(self, pos, verdict):
         if verdict in ('go', 'wait'): return pos, verdict == 'wait'
         capture, self.capture = self.capture, None
         for call in capture.calls() if verdict == 'call' else (): self.out.call(call)
-        self._next('')
+        self._next(None)
         return pos, False

@@ -33,16 +33,23 @@ class Dialect:
         return 'closed' if tail.endswith(self.think[1]) else 'unset'
 
 
+FAR = 100               # a test gives up here, so that it answers the same however much it is shown
+
+
 # --- ways of writing a call -------------------------------------------------------------------------------------------
+def _then(s, at, fits):
+    "Whether `fits(s[at])`: None while `s` ends there, False where that is too far to wait for."
+    if at >= FAR: return False
+    return None if at == len(s) else fits(s[at])
+
+
 def _name_then(after, lead=''):
     "A test for `lead`, a name, and then one of the characters `after`."
     led = begins(lead)
     def test(s):
-        if not lead or led(s):
-            rest = s[len(lead):]
-            name = re.match(r'[\w.:-]*', rest).end()
-            return None if name == len(rest) < 100 else 0 < name < len(rest) and rest[name] in after
-        return led(s)
+        if lead and not led(s): return led(s)
+        at = re.compile(r'[\w.:-]*').match(s, len(lead)).end()
+        return _then(s, at, lambda ch: at > len(lead) and ch in after)
     return test
 
 
@@ -50,16 +57,11 @@ def _first_key(*names):
     'A test for `{"` and one of `names`.'
     def test(s):
         m = re.match(r'\{\s*(?:["\'](\w*))?', s)
-        if not m: return False
-        return None if m.end() == len(s) < 100 else m[1] in names and s[m.end():m.end() + 1] in ('"', "'")
+        return bool(m) and _then(s, m.end(), lambda ch: m[1] in names and ch in '"\'')
     return test
 
 
-def _pythonic(s):
-    m = re.match(r'\[?\s*', s)
-    return None if m.end() == len(s) < 100 else s[m.end():m.end() + 1].isalpha()
-
-
+def _pythonic(s): return _then(s, re.match(r'\[?\s*', s).end(), str.isalpha)
 def _braces(closes, s, **kw): return Braces(closes, '[]' if s[0] == '[' else '{}', **kw)
 def _any(s): return True
 
@@ -85,7 +87,8 @@ HERMES = Form(*_TOOL_CALL, (JSON, TAGS))
 
 # --- the families, the tellable ones first ----------------------------------------------------------------------------
 FAMILIES = (
-    Dialect('harmony', ('<|channel|>',), ('<|channel|>analysis<|message|>', '<|channel|>final<|message|>'), channels=True),
+    Dialect('harmony', ('<|channel|>',), ('<|channel|>analysis<|message|>', '<|channel|>final<|message|>'),
+            channels=True),
     Dialect('gemma4', ('<|tool_call>', '<|channel>'), ('<|channel>thought', '<channel|>'),
             (Form('<|tool_call>', ('<tool_call|>',), (GEMMA, JSON)), HERMES), ('<|tool_response>', '<turn|>')),
     Dialect('functiongemma', ('<start_function_call>',), calls=(

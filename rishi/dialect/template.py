@@ -46,18 +46,18 @@ class Template:
                'strftime_now': lambda fmt: now.strftime(fmt)}
         if 'enable_thinking' in kw: kw |= {s: kw['enable_thinking'] for s in _SWITCHES if s in self._compiled[1]}
         if self.supports_tools and tools: kw['tools'] = tools
-        return self._first(list(ways(self._shaped(messages, tools))), kw)
+        return self._first(self._shaped(messages, tools), kw)
 
     def _shaped(self, messages, tools):
         shaped = [for_template(m, none=self.supports_tools and bool(_ASKS_NONE.search(self.source))) for m in messages]
         if not self.supports_tools: return in_text(shaped, tools)
         return _nine_long(shaped) if _NINE.search(self.source) else shaped
 
-    def _first(self, tries, kw):
+    def _first(self, messages, kw):
         "The first way that the template takes with nothing lost, else the first that it takes."
-        why, first, system = None, None, _system(tries[0])
-        for messages in tries:
-            try: prompt = self._render(messages, kw)
+        why, first, system = None, None, _system(messages)
+        for way in ways(messages):
+            try: prompt = self._render(way, kw)
             except Refused as e:
                 why = why or e
                 continue
@@ -74,7 +74,7 @@ class Template:
             why = f'it takes text only ({one_line(e)})' if media else one_line(e)
             raise BadRequest(f'The chat template of this model fails on these messages: {why}') from e
         if not any(str(c) in prompt for c in media): return prompt
-        raise BadRequest('The chat template of this model takes text only, and there is more than text in the messages.')
+        raise BadRequest('The chat template of this model takes text only, and the messages hold more than text.')
 
 
 def _system(messages):

@@ -82,7 +82,8 @@ class LlamaEngine(Engine):
             raise EngineError(f'Loading {self.name} was stopped; run it again to load it.')
         trained = L.llama_model_n_ctx_train(self._native.model)
         rescaled = any(k.startswith(('rope', 'yarn')) for k in eng_kw)
-        own = dict(n_ctx=n_ctx if rescaled else min(n_ctx, trained), n_batch=256, n_seq_max=self.n_seq, kv_unified=True, no_perf=True,
+        own = dict(n_ctx=n_ctx if rescaled else min(n_ctx, trained), n_batch=256, n_seq_max=self.n_seq,
+                   kv_unified=True, no_perf=True,
                    n_threads=self.n_threads, n_threads_batch=self.n_threads)
         _fill((mp, cp), own | eng_kw)
         self._native.open(cp)

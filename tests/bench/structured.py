@@ -6,6 +6,7 @@ temperature; a run ends after all four or after the given seconds, and says how 
 that shares nothing with the grammar (`jsonschema`) judges them. Schemas in refused.json have to raise beforehand.
 """
 import json
+import re
 import sys
 import time
 from collections import Counter
@@ -22,7 +23,9 @@ from rishi.owner import Stop
 from rishi.types import Sampling
 
 SCHEMAS = Path(__file__).parents[1]/'schemas'
-TEMPS, TOKENS = (0, .7, 1.5, 2), 32
+TEMPS, TOKENS = (0, .7, 1.5, 2), 48
+# JSON Schema's patterns are ECMAScript's, where these are ASCII; in Python's they are Unicode
+ASCII = {r'\d': '[0-9]', r'\D': '[^0-9]', r'\w': '[0-9A-Za-z_]', r'\W': '[^0-9A-Za-z_]'}
 
 
 def loaded():
@@ -36,9 +39,11 @@ def schemas(name): return json.loads((SCHEMAS/f'{name}.json').read_text('utf-8')
 
 
 def prompt(engine):
-    "One prompt for all, so that it is evaluated once."
-    text = 'Give me some made-up data as JSON, as short as you can.'
-    messages = [dict(role='system', content='You answer in JSON.'), dict(role='user', content=text)]
+    "One prompt for all, so that it is evaluated once; its examples are short, and so are the answers after them."
+    messages = [dict(role='system', content='You answer in short JSON.')]
+    for example in ('{"foo":1}', '"bar"', '[2]', '{"foo":"bar"}', '{}', '3'):
+        messages += [dict(role='user', content='JSON?'), dict(role='assistant', content=example)]
+    messages.append(dict(role='user', content='JSON?'))
     return engine.tokenize(engine.template.render(messages, now=datetime.now()).encode(), True)
 
 
@@ -52,7 +57,7 @@ def answer(engine, constraint, ids, sampling, spent):
     clock = time.perf_counter
     engine._keep(len(ids) - 1)
     engine.eval(ids[-1:])
-    sample, out = engine._sampler(sampling), []
+    sample, out = engine._sampler(sampling, None), []
     while len(out) < TOKENS:
         t0 = clock()
         narrow(logits(engine), constraint.mask())
@@ -74,10 +79,16 @@ def text(engine, tokens): return b''.join(map(engine.piece, tokens)).decode(erro
 
 def fault(schema, answer):
     "What is wrong with a finished answer, or ''."
-    kind = jsonschema.validators.validator_for(schema)
+    kind = jsonschema.validators.extend(jsonschema.validators.validator_for(schema), {'pattern': pattern})
     try: kind(schema, format_checker=kind.FORMAT_CHECKER).validate(json.loads(answer))
     except (ValueError, jsonschema.ValidationError) as e: return str(e).splitlines()[0]
     return ''
+
+
+def pattern(validator, wanted, instance, schema):
+    wanted = re.sub(r'\\[dDwW]', lambda m: ASCII[m[0]], wanted)
+    if isinstance(instance, str) and not re.search(wanted, instance):
+        yield jsonschema.ValidationError(f'{instance!r} does not match {wanted!r}')
 
 
 def refused(grammars):
