@@ -102,13 +102,13 @@ class Engine:
                     gpu='yes' if self.gpu else 'no', cached=self.n_tokens)
 
     def stream(self, ids: list[int], sampling: Sampling, stop: Stop, step: Step, constraint=None, *, owner=None,
-               wait=True) -> Iterator:
+               branch=True, wait=True) -> Iterator:
         """Evaluate what is new of the prompt `ids`, then generate: yields Progress and Token. `step` is filled as it
         goes and final when the stream has ended; `constraint` (see `grammar`) narrows what may come; `owner` is whose
-        slot it is (None: a one-shot). Raises ContextWindowExceededError before anything is evaluated."""
+        slot it is (None: a one-shot); `branch` keeps a slot warm that would lose much. Raises ContextWindowExceededError before anything is evaluated."""
         if not ids: raise EngineError('The prompt is empty: the chat template rendered no text.')
         if len(ids) >= self.n_ctx: raise ContextWindowExceededError(len(ids), self.n_ctx)
-        return self.owner.stream(lambda flag, emit: self._step(ids, sampling, flag, step, constraint, owner, emit),
+        return self.owner.stream(lambda flag, emit: self._step(ids, sampling, flag, step, constraint, owner, branch, emit),
                                  stop, wait)
 
     def token_bytes(self) -> float:
@@ -149,9 +149,9 @@ class Engine:
             raise _Stopped
 
     # --- slots --------------------------------------------------------------------------------------------------------
-    def _seat(self, ids, owner) -> int:
+    def _seat(self, ids, owner, branch=True) -> int:
         "Choose the slot for `ids`, with what it already holds of them; returns how many cells that is."
-        choice = kv.choose(self.slots, owner, ids, self.can_trim)
+        choice = kv.choose(self.slots, owner, ids, self.can_trim, branch)
         if choice.how == 'own' and choice.slot.seq is not None: slot = choice.slot
         else: slot = self._open(choice, owner)
         if slot.once: self._drop([s for s in self.slots if s.once and s is not slot])
@@ -169,8 +169,9 @@ class Engine:
             back = self._restore(slot.seq, source.state)
             while not back and self._make_room(source): back = self._restore(slot.seq, source.state)
             slot.cells = list(source.cells) if back else []
-        for s in self.slots:
-            if owner is not None and s.owner is owner: s.owner = None
+        mine = [s for s in self.slots if owner is not None and s.owner is owner]
+        self._drop([s for s in mine if s is not source and len(s.cells) <= choice.keep])     # a prefix of the new one
+        for s in mine: s.owner = None
         if source and source.seq is None and source.owner is None: self.slots.remove(source)
         self.slots.append(slot)
         return slot
@@ -209,10 +210,10 @@ class Engine:
         if self._slot not in self.slots: self._slot = Slot()
 
     # --- one step -----------------------------------------------------------------------------------------------------
-    def _step(self, ids, sampling, stop, step, constraint, owner, emit):
+    def _step(self, ids, sampling, stop, step, constraint, owner, branch, emit):
         t0 = time.perf_counter()
         self._stop, step.finish = stop, 'cancelled'
-        step.cached = self._seat(ids, owner)
+        step.cached = self._seat(ids, owner, branch)
         try:
             self._prefill(ids, step, emit)
             step.prefill_s = time.perf_counter() - t0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-__all__ = ['Slot', 'Choice', 'choose', 'evictable', 'common_prefix_len', 'plan', 'reason']
+__all__ = ['Slot', 'Choice', 'choose', 'evictable', 'common_prefix_len', 'plan', 'reason', 'extends']
 
 BRANCH = 32     # a slot that would lose more cells than this is kept beside the new one, as a branch to come back to
 
@@ -53,14 +53,15 @@ def plan(held: Sequence, wanted: Sequence, can_trim=True) -> int:
     return n if can_trim or n == len(held) else 0
 
 
-def choose(slots: Iterable[Slot], owner, wanted: Sequence, can_trim=True) -> Choice:
+def choose(slots: Iterable[Slot], owner, wanted: Sequence, can_trim=True, branch=True) -> Choice:
     """Which slot serves `wanted` for `owner`: the one that shares most with it, and of equals the owner's own. The own
-    slot is taken as it is when little is lost, else copied, so that the branch that it holds stays warm."""
+    slot is taken as it is when little is lost or nothing worth keeping (`branch=False`), else copied, so that the
+    branch that it holds stays warm."""
     best = Choice('new')
     for s in slots:
         keep, own = plan(s.cells, wanted, can_trim), owner is not None and s.owner is owner
         if keep > best.keep or (keep == best.keep and own):
-            best = Choice('own' if own and len(s.cells) - keep <= BRANCH else 'copy', s, keep)
+            best = Choice('own' if own and (not branch or len(s.cells) - keep <= BRANCH) else 'copy', s, keep)
     return best if best.keep or best.how == 'own' else Choice('new')
 
 
@@ -81,10 +82,16 @@ def reason(old: list[dict] | None, new: list[dict], *, kept: int, had: int, shar
     same = common_prefix_len([_bare(m) for m in old], [_bare(m) for m in new])
     if same == len(old):
         if kept >= had - 1: return 'extends the conversation', False
-        return 'settings changed' if settings else f'template rewrote message {changed_at() if changed_at else same}', True
+        at = changed_at() if changed_at else same
+        return 'settings changed' if settings else f'template rewrote message {at}', True
     if settings: return 'settings changed', True
     if same >= len(new) - 1: return f'went back to turn {sum(m["role"] == "user" for m in new)}', False
     return f'history edited at message {same + 1}', True
+
+
+def extends(old: list[dict] | None, new: list[dict]) -> bool:
+    "Whether the messages `new` only go on from `old`."
+    return bool(old) and common_prefix_len([_bare(m) for m in old], [_bare(m) for m in new]) == len(old)
 
 
 def _bare(m): return {k: v for k, v in m.items() if k != 'meta'}

@@ -99,7 +99,8 @@ class _Turn:
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens or room, room))
         constraint, step, seen = chat._constraint(), Step(), []
         split = _Whole() if constraint else Splitter(chat.dialect, start, chat.toolbox.schemas)
-        stream = eng.stream(list(enc.ids), sampling, stop, step, constraint, owner=chat._key)
+        stream = eng.stream(list(enc.ids), sampling, stop, step, constraint, owner=chat._key,
+                            branch=not kv.extends(chat._seen, wanted))
         try: yield from self._read(stream, split, seen)
         except (GeneratorExit, KeyboardInterrupt):
             list(self._events(split.end(), 0))

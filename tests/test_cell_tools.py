@@ -83,8 +83,9 @@ def names(shell, name='main'): return chat(shell, name).toolbox.names
 
 
 # --- which functions ------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize('line', ['-T add -T multiply', '--tool add --tool=multiply', '-T add,multiply',
-                                  '-T add, multiply', '-T [add, multiply]', '-T "[add,multiply]"', '-T add,multiply,add'])
+@pytest.mark.parametrize('line', [
+    '-T add -T multiply', '--tool add --tool=multiply', '-T add,multiply', '-T add, multiply', '-T [add, multiply]',
+    '-T "[add,multiply]"', '-T add,multiply,add'])
 def test_ways_to_name_tools(shell, script, line):
     script(ADD, 'done')
     run(shell, f'%%rishi {line}\ngo')
@@ -94,7 +95,8 @@ def test_ways_to_name_tools(shell, script, line):
 
 @pytest.mark.parametrize('line,says', [
     ('-T ad', 'There is no function ad here. Did you mean add? Run the cell that defines it.'),
-    ('-T add,zzz', 'There is no function zzz here. Run'), ('-T number', 'number cannot be a tool: it is a value of type int'),
+    ('-T add,zzz', 'There is no function zzz here. Run'),
+    ('-T number', 'number cannot be a tool: it is a value of type int'),
     ('-T os.getpid', 'There is no function os.getpid here.'), ('-T text.uper', 'Did you mean text.upper?'),
     ('-T', '-T needs a value'), ('-T 2x', 'the name of a function'), ('-T []', 'the name of a function'),
     ('-T add()', 'the name of a function'), ('-T add --approve perhaps', 'one of ask, always, never'),
@@ -201,7 +203,8 @@ def test_a_budget_holds_for_its_cell(shell, script):
 
 # --- who approves ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize('said,result,shown', [
-    ('y', '3', '→ 3'), (' YES ', '3', '→ 3'), ('a', '3', '→ 3'), ('n', 'The user denied this tool call.', '→ denied by you'),
+    ('y', '3', '→ 3'), (' YES ', '3', '→ 3'), ('a', '3', '→ 3'),
+    ('n', 'The user denied this tool call.', '→ denied by you'),
     ('', 'The user denied this tool call.', '→ denied by you'),
     ('not on a Monday', 'The user denied this call: not on a Monday', '→ denied by you: not on a Monday'),
     (EOFError(), 'The user denied this call: nobody is here to approve it', '→ not run: nobody is here to approve it')])
@@ -245,7 +248,8 @@ def test_how_calls_are_approved_stays_with_the_chat(shell, script, typing):
     run(shell, '%%rishi -T add --approve ask\ngo'), run(shell, '%%rishi\ngo')
     assert len(asked) == 2
     run(shell, '%%rishi --ta never\ngo')
-    assert results(shell)[-1] == 'The user denied this call: add is not allowed here' and 'not run' in run(shell, '%rishi tools')
+    assert results(shell)[-1] == 'The user denied this call: add is not allowed here'
+    assert 'not run' in run(shell, '%rishi tools')
     run(shell, '%%rishi --ta always\ngo')
     assert results(shell)[-1] == '3' and len(asked) == 2
 
@@ -269,10 +273,11 @@ def test_a_question_hides_nothing(shell, script, typing):
 def test_an_interrupt_at_the_question_ends_the_turn(shell, script, typing):
     script(ADD + TIMES, 'pong')
     asked = typing(lambda: os.kill(os.getpid(), signal.SIGINT) or 'y')
-    with pytest.raises(KeyboardInterrupt, match='stopped by you'): run(shell, '%%rishi -T add,multiply --approve ask\ngo')
+    with pytest.raises(KeyboardInterrupt, match='stopped by you'):
+        run(shell, '%%rishi -T add,multiply --approve ask\ngo')
     assert len(asked) == 1 and all('interrupted before it ran' in r for r in results(shell))
     assert len(results(shell)) == 2 and checked(chat(shell).hist) == chat(shell).hist
-    assert shell.user_ns['_rishi']['meta']['finish_reason'] == 'cancelled' and chat(shell).approve is None
+    assert chat(shell).approve is None and chat(shell).hist[-1]['role'] == 'tool'
     assert 'pong' in run(shell, '%%rishi --approve always\ngo on')
 
 
@@ -285,7 +290,8 @@ def test_a_policy_from_python_asks_through_the_cell(shell, script, typing):
     assert len(asked) == 1 and 'a for always' in asked[0] and results(shell)[:2] == ['3', '12']
     assert 'not allowed' in results(shell)[2] and '`approve` decides' in run(shell, '%rishi tools')
     run(shell, '%%rishi\ngo')
-    assert len(asked) == 1 and chat(shell).approve is policy and policy.policy == dict(add='approved', subtract='dont_run')
+    assert len(asked) == 1 and chat(shell).approve is policy
+    assert policy.policy == dict(add='approved', subtract='dont_run')
 
 
 @pytest.mark.parametrize('own', [lambda c: 'because', hitl_policy({}, ask=lambda c: 'because')])
@@ -308,15 +314,17 @@ def test_a_turn_that_nobody_draws_runs_nothing_unasked(shell, script):
 def test_without_a_shell_there_are_no_names():
     from rishi_jupyter.request import CellRequest
     from rishi_jupyter.session import Session
-    with pytest.raises(BadRequest, match='no function add'): Session().turn(CellRequest(text='go', tools=('add',)))
+    with pytest.raises(BadRequest, match='no function add'):
+        Session().turn(CellRequest(text='go', tools=('add',)))
 
 
 # --- on real weights ------------------------------------------------------------------------------------------------
 CHAIN = 'First add 12 and 30, then multiply the result by 2.'
 JUDGED = [
     ('-T add -T multiply', CHAIN, ['add(a=12, b=30)', '→ 42', 'multiply(x=42, y=2)', '→ 84', 'The answer is 84.']),
-    ('-T get_weather', 'What is the weather in Paris and London?',
-     ["get_weather(city='Paris')", '→ sunny', "get_weather(city='London')", '→ rain', 'The results are sunny and rain.']),
+    ('-T get_weather', 'What is the weather in Paris and London?', [
+        "get_weather(city='Paris')", '→ sunny', "get_weather(city='London')", '→ rain',
+        'The results are sunny and rain.']),
     ('-T subtract', 'What is 12 minus 5?',
      ['subtract(a=12, b=5)', '→ failed: ValueError: disk on fire', 'The tool failed: disk on fire']),
     ('-T multiply --approve ask', 'What is 3 times 4?',
@@ -358,5 +366,6 @@ def test_a_real_model_in_a_kernel_that_nobody_watches(tiny_chat):
 @pytest.mark.needs('llama')
 def test_a_real_model_thinks_calls_and_goes_on(shell, tiny_chat):
     run(shell, f'{SETTINGS}\n%config Rishi.think = True')
-    in_order(run(shell, f'%%rishi {tiny_chat} -T add,multiply\n{CHAIN}'), ['Thinking', 'add(', '→ 84', 'The answer is 84.'])
+    out = run(shell, f'%%rishi {tiny_chat} -T add,multiply\n{CHAIN}')
+    in_order(out, ['Thinking', 'add(', '→ 84', 'The answer is 84.'])
     in_order(run(shell, '%%rishi\nWhat is 5 plus 7?'), ['add(a=5, b=7)', '→ 12', 'The answer is 12.'])
