@@ -3,8 +3,9 @@ from importlib import import_module
 
 __version__ = '0.1.0'
 
-_HOME = {'core': ['Chat', 'load_engine'],
-         'types': ['Resp', 'Sampling', 'UsageStats', 'CacheReport', 'resp_text', 'thought'],
+_HOME = {'core': ['Chat', 'AsyncChat', 'ChatCallback', 'SlidingWindowCallback', 'PyFenceCallback', 'TruncationCallback',
+                  'display_stream', 'hitl_policy', 'output_matches', 'task_complete', 'load_engine'],
+         'types': ['Resp', 'ToolCall', 'Sampling', 'UsageStats', 'CacheReport', 'resp_text', 'thought'],
          'errors': ['RishiError', 'BadRequest', 'ModelNotFound', 'BadWeights', 'BackendMissing', 'MediaError',
                     'EngineError', 'ContextWindowExceededError', 'EngineBusy', 'EngineClosed', 'EngineDied']}
 _WHERE = {name: module for module, names in _HOME.items() for name in names}

@@ -4,59 +4,81 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+from functools import partial
 
-from .types import Done
+from .owner import Stop
 
 __all__ = ['AsyncChat']
 
+_ASIDE = ('oneshot', 'structured', 'classify', 'check', 'grades', 'map')
 _END = object()
 
 
 class AsyncChat:
-    """`await chat(msg)` gives the Resp, `async for piece in chat(msg, stream=True)` the pieces; everything else is that
-    of `chat.chat`, the Chat within. Cancelling the task ends the turn as an interrupt does."""
+    """`await chat(msg)` gives the Resp, `async for piece in chat(msg, stream=True)` the pieces; one-shots and `map` are
+    awaited too. All else is that of `chat.chat`, the Chat within, which `AsyncChat(chat)` wraps and which any other
+    arguments make. Cancelling the task ends the turn within half a second and keeps what was written; a tool that does
+    not end is left behind, and the next turn waits for it."""
 
     def __init__(self, *args, **kw):
         from .core import Chat  # which offers this class in turn
-        self.chat = Chat(*args, **kw)
+        wraps = len(args) == 1 and isinstance(args[0], Chat) and not kw
+        object.__setattr__(self, 'chat', args[0] if wraps else Chat(*args, **kw))
 
-    def __getattr__(self, name): return getattr(self.__dict__['chat'], name)
+    def __getattr__(self, name):
+        if name == 'chat': raise AttributeError(name)            # before there is one, as copies are made
+        value = getattr(self.chat, name)
+        return partial(self._threaded, value) if name in _ASIDE else value
 
-    def __call__(self, msg=None, stream=False, **kw):
-        if stream: return self._pieces(self.chat(msg, stream=stream, **kw))
-        return self._whole(self.chat(msg, stream='events', **kw))
+    def __setattr__(self, name, value): setattr(self.chat, name, value)
+    def __repr__(self): return f'Async{self.chat!r}'
 
-    async def _whole(self, events):
-        async for e in self._pieces(events):
-            if isinstance(e, Done): return e.resp
+    def __call__(self, msg=None, stream=False, max_output_tokens=None, cbs=None):
+        if not stream: return self._threaded(self.chat, msg, max_output_tokens=max_output_tokens, cbs=cbs)
+        return _pieces(lambda: self.chat(msg, stream, max_output_tokens, cbs))
 
-    async def _pieces(self, sync):
-        "What the generator `sync` yields, in this loop; it runs on a thread with this task's context."
-        loop, queue, quit = asyncio.get_running_loop(), asyncio.Queue(), threading.Event()
-        def tell(item):
-            if not loop.is_closed(): loop.call_soon_threadsafe(queue.put_nowait, item)
-        def work():
-            try:
-                for item in sync:
-                    tell((item, None))
-                    if quit.is_set(): break
-                sync.close()
-                tell((_END, None))
-            except BaseException as e: tell((_END, e))
-        thread = threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True)
-        thread.start()
-        ended = False
-        try:
-            while True:
-                item, error = await queue.get()
-                ended = item is _END
-                if error: raise error
-                if ended: return
-                yield item
-        finally:
-            quit.set()
-            if not ended: self.chat.cancel()
-            while thread.is_alive(): thread.join(.01)
+    async def _threaded(self, fn, *args, **kw):
+        async for value in _pieces(lambda: [fn(*args, **kw)]): return value
+
+    def fork(self) -> AsyncChat:
+        "Another AsyncChat that goes on from here; neither sees the other's turns."
+        return AsyncChat(self.chat.fork())
 
     async def __aenter__(self): return self
     async def __aexit__(self, *_): self.chat.close()
+
+
+async def _pieces(ask):
+    "What `ask()` yields, read on a thread with this task's context; leaving early stops all turns that began there."
+    loop, queue, stop, item = asyncio.get_running_loop(), asyncio.Queue(), Stop(), None
+    context = contextvars.copy_context()
+    context.run(Stop.around.set, stop)
+    threading.Thread(target=context.run, args=(_read, ask, loop, queue), daemon=True).start()
+    try:
+        while True:
+            item, error = await queue.get()
+            if error: raise error
+            if item is _END: return
+            yield item
+    finally:
+        if item is not _END:
+            stop.set()
+            await _drained(queue)
+
+
+def _read(ask, loop, queue):
+    def tell(*item):
+        try: loop.call_soon_threadsafe(queue.put_nowait, item)
+        except RuntimeError: pass        # the loop was closed meanwhile
+    try:
+        for item in ask(): tell(item, None)
+        tell(_END, None)
+    except BaseException as e: tell(_END, e)
+
+
+async def _drained(queue, seconds=.5):
+    "Wait until the thread has ended, but not for ever."
+    try:
+        async with asyncio.timeout(seconds):
+            while (await queue.get())[0] is not _END: pass
+    except TimeoutError: pass

@@ -5,27 +5,38 @@ import threading
 from collections.abc import Iterator
 
 from . import turn
-from .errors import BadRequest, EngineBusy
+from .callbacks import listed
+from .errors import BadRequest, ContextWindowExceededError, EngineBusy
 from .owner import Stop
 from .stream import markdown
-from .types import Done, Event, Progress, Sampling
+from .types import Done, Event, Preflight, Progress, Sampling
 
 __all__ = ['ToolLoopMixin']
 
 
 class ToolLoopMixin:
     "The callable part of a Chat."
+    _stop: Stop | None = None            # of the turn that runs
 
     def __call__(self, msg=None, stream=False, max_output_tokens=None, cbs=None):
         """One turn. `msg` is text, or None to answer the history as it stands. Returns a Resp; `stream=True` yields
         Markdown pieces, `stream='events'` the typed events. `cbs` are callbacks for this turn alone. The conversation
         is left as it was when it raises; an interrupt keeps what was written."""
         if stream not in (False, True, 'events'): raise BadRequest(f"stream={stream!r}: use False, True or 'events'.")
-        events = self._events(self._message(msg), self._sampling(max_output_tokens), [*self.cbs, *(cbs or ())])
+        events = self._events(self._message(msg), self._sampling(max_output_tokens), [*self.cbs, *listed(cbs)])
         if stream == 'events': return events
         if stream: return markdown(events)
         for e in events:
             if isinstance(e, Done): return e.resp
+
+    def preflight(self, msg=None, max_output_tokens=None) -> Preflight:
+        """What a turn with `msg` would send, and how much of it the cache holds now; nothing runs. Callbacks take part,
+        and so do those that shorten the history. Raises BadRequest."""
+        eng, limit = self.engine, self.ctx_limit
+        try: ids = turn.first_prompt(self, self._message(msg), self._sampling(max_output_tokens).max_tokens, self.cbs)
+        except ContextWindowExceededError as e: return Preflight(e.used, 0, e.used, limit, False)
+        cached = eng.hit(ids, self._key)
+        return Preflight(len(ids), cached, len(ids) - cached, limit)
 
     def cancel(self):
         "End the running turn and those that wait, from any thread; what was written so far stays."
@@ -46,8 +57,9 @@ class ToolLoopMixin:
     def _events(self, message, sampling, cbs) -> Iterator[Event]:
         "The turn's events; one turn at a time, and a stream that this thread left half read is ended first."
         me, running = threading.get_ident(), self._turn
-        if running and running[1] == me:
-            if running[0].gi_running: raise EngineBusy('This chat is in the middle of a turn; ask again after it.')
+        if running and (running[1] == me or any(chat is self for chat in turn.inside.get())):
+            if running[1] != me or running[0].gi_running:
+                raise EngineBusy('This chat is in the middle of a turn; ask again after it.')
             running[0].close()
         this = []
         this += [self._locked(message, sampling, cbs, this), me]
@@ -61,9 +73,10 @@ class ToolLoopMixin:
                 yield Progress('wait', 0, 0)
                 while not self._lock.acquire(timeout=.2): pass
             try:
-                self._turn = this
-                yield from turn.run(self, message, sampling, stop, cbs)
+                self._turn, self._stop = this, stop
+                done = yield from turn.run(self, message, sampling, stop, cbs)
             finally:
-                self._turn = None
+                self._turn = self._stop = None
                 self._lock.release()
         finally: self._stops.remove(stop)
+        yield done           # the chat is free by now: its reader need not read on

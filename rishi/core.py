@@ -4,7 +4,9 @@ from __future__ import annotations
 import difflib
 import threading
 import weakref
+from bisect import bisect_left
 from collections.abc import Iterator
+from copy import copy
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -12,9 +14,11 @@ from pathlib import Path
 from . import callbacks, history
 from .aio import AsyncChat
 from .asking import ToolLoopMixin
+from .batch import MapMixin
 from .callbacks import ChatCallback, TruncationCallback
 from .context import SlidingWindowCallback
 from .dialect import detect
+from .disk import DiskMixin
 from .encode import Encoded, encode
 from .engine import Engine
 from .errors import BadRequest, ContextWindowExceededError
@@ -83,7 +87,7 @@ def _bare_name(model):
     return name.split('/', 1)[1] if name and name.split('/')[0].lower() in RUNTIMES else name
 
 
-class Chat(ToolLoopMixin, OneShotMixin):
+class Chat(ToolLoopMixin, OneShotMixin, MapMixin, DiskMixin):
     """A conversation: `chat('Hello')` answers and remembers. `Chat(name)` is the subclass of the name's runtime.
 
     `model` is a hub id, a file, or None for the embedded default; `sp` the system prompt; `messages` a history to go
@@ -94,6 +98,7 @@ class Chat(ToolLoopMixin, OneShotMixin):
     narrows the window (tokens); `cbs` are callbacks beside the default ones. Other keywords are options of the
     runtime. `engine` shares a loaded engine with other chats: such a chat does not close it."""
     _runtime = None
+    _free = ()       # options that cost nothing, and so may come with engine= too
 
     def __new__(cls, model=None, *args, runtime=None, model_path=None, engine=None, **kw):
         name = runtime if engine is None else engine.runtime
@@ -111,23 +116,25 @@ class Chat(ToolLoopMixin, OneShotMixin):
         self.parallel_tools, self.max_parallel_tools = parallel_tools, max_parallel_tools
         self.final_prompt = final_prompt
         self.hist = history.checked(messages or ())
-        if self.hist and self.hist[0]['role'] == 'system': self.sp = self.sp or self.hist.pop(0)['content']
-        self.cbs = [*(callbacks.defaults() if default_cbs else ()), *(cbs or ())]
+        if self.hist and self.hist[0]['role'] == 'system': self.sp = self.sp or history.said(self.hist[0])
+        self.hist = [m for i, m in enumerate(self.hist) if i or m['role'] != 'system']
+        self.cbs = [*(callbacks.defaults() if default_cbs else ()), *callbacks.listed(cbs)]
         self._owns = engine is None
         if self._owns: engine = finish(load_engine(model, runtime=runtime, model_path=model_path, **options))
-        elif options: raise BadRequest(f'{", ".join(options)}: options of an engine, and engine= is loaded already.')
+        elif taken := options.keys() - set(self._free):
+            raise BadRequest(f'{", ".join(sorted(taken))}: options of an engine, and engine= is loaded already.')
         self._attach(engine, ctx_limit)
 
     def _attach(self, engine, ctx_limit):
         self.engine: Engine = engine
-        self.dialect, self._constraint = detect(engine.template.source), lambda: None
+        self.dialect, self._constraint, self.constrained = detect(engine.template.source), lambda: None, False
         self.ctx_limit = min(ctx_limit or engine.n_ctx, engine.n_ctx)
         self.use, self.turn_res, self._report = UsageStats(), None, CacheReport()
         self._key = object()             # whose slot of the cache it is
         engine.keys.add(self._key)
         weakref.finalize(self, engine.release, self._key).atexit = False
         self._known, self._had, self._seen, self._set = Encoded(), 0, None, None
-        self._turn, self._stops, self._lock, self._bytes, self._now = None, [], threading.Lock(), 0, datetime.now()
+        self._turn, self._stops, self._lock, self._now = None, [], threading.Lock(), datetime.now()
 
     # --- what a turn needs --------------------------------------------------------------------------------------------
     def _messages(self, messages):
@@ -156,7 +163,7 @@ class Chat(ToolLoopMixin, OneShotMixin):
         "The prompt, and whether thinking is open at its end. A constrained answer is never put into thinking."
         text = self._render(messages)
         start = self.dialect.thinking(text[-200:])
-        if start == 'open' and self._constraint() is not None: return text + self.dialect.think[1] + '\n\n', 'closed'
+        if start == 'open' and self.constrained: return text + self.dialect.think[1] + '\n\n', 'closed'
         return text, start
 
     def _size(self, messages):
@@ -164,25 +171,24 @@ class Chat(ToolLoopMixin, OneShotMixin):
         return len(encode(self._render(self._messages(messages)), self._known, self.engine).ids)
 
     def _settings_changed(self):
-        new, old = (self._system(), self.think, self.toolbox.names), self._set
+        new, old = (self._system(), self.think, repr(self.toolbox.schemas)), self._set
         self._set = new
         return old is not None and old != new
 
     def _message_at(self, messages, enc, token):
         "The message (from 1, the system prompt not counted) that the prompt's `token` belongs to."
-        at = sum(len(self.engine.piece(i)) for i in enc.ids[:token])
-        sys = bool(messages) and messages[0]['role'] == 'system'
-        for k in range(1, len(messages) + 1):
+        at, n = sum(len(self.engine.piece(i)) for i in enc.ids[:token]), len(messages)
+        sys = n > 0 and messages[0]['role'] == 'system'
+        def past(k, same=False):
             try: part = self._render(messages[:k], generate=False).encode()
-            except BadRequest: continue          # some templates refuse a conversation that ends here
-            if len(part) > at and common_prefix_len(part, enc.data) >= at: return max(k - sys, 1)
-        return len(messages) - sys
+            except BadRequest: return k < n and past(k + 1, same)   # some templates refuse one that ends here
+            return len(part) > at and (not same or common_prefix_len(part, enc.data) >= at)
+        first = 1 + bisect_left(range(1, n + 1), True, key=past)
+        return max(next((k for k in range(first, n + 1) if past(k, True)), n) - sys, 1)
 
     def _kv_bytes(self):
-        "Bytes of KV in use, from the size of one token measured once."
-        n = self.engine.n_tokens
-        if not self._bytes and n and not self.engine.closed: self._bytes = self.engine.token_bytes()
-        return round(self._bytes * n)
+        "Bytes of KV that the conversation takes."
+        return round(self.engine.token_bytes * self._had)
 
     # --- state --------------------------------------------------------------------------------------------------------
     def cache_report(self) -> CacheReport:
@@ -228,12 +234,11 @@ class Chat(ToolLoopMixin, OneShotMixin):
 
     def add_cb(self, cb: ChatCallback):
         "Hang a callback on the chat; returns the chat."
-        self.cbs.append(cb)
-        return self
+        return self.add_cbs([cb])
 
     def add_cbs(self, cbs):
         "Hang callbacks on the chat; returns the chat."
-        for cb in cbs: self.add_cb(cb)
+        self.cbs += callbacks.listed(cbs)
         return self
 
     def remove_cb(self, cb):
@@ -255,14 +260,14 @@ class Chat(ToolLoopMixin, OneShotMixin):
 
     def fork(self):
         "Another chat on the same engine that goes on from here with the same settings; neither sees the other's turns."
-        return self._aside(self.hist, False, sp=self.sp, tools=self.tools, cbs=self.cbs)
+        return self._aside(self.hist, False, sp=self.sp, tools=self.toolbox, cbs=map(copy, self.cbs))
 
     def _aside(self, messages=(), once=True, **kw):
         "A chat on this engine with this chat's settings and what it knows of tokens; it owns nothing."
         same = {k: getattr(self, k) for k in SETTINGS}
         chat = type(self)(engine=self.engine, messages=messages, default_cbs=False, **same | kw)
-        if once: chat._key = None        # no slot of its own
-        chat._known, chat._now, chat._bytes, chat.dialect = self._known, self._now, self._bytes, self.dialect
+        if once: chat._key, chat._stops = None, self._stops      # no slot of its own, and `cancel` ends it too
+        chat._known, chat._now, chat.dialect = self._known, self._now, self.dialect
         return chat
 
     def save(self, path):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from contextvars import ContextVar
 from queue import Empty, SimpleQueue
 
 from .errors import EngineBusy, EngineClosed
@@ -16,15 +17,21 @@ __all__ = ['Owner', 'Stop']
 
 
 class Stop(threading.Event):
-    "A stop flag that native code sees too: `flag` is a C string, empty until `set`."
+    """A stop flag that native code sees too: `flag` is a C string, empty until `set`. One that is made in a context
+    where `around` is set to another belongs to that one, and is set with it."""
+    around: ContextVar[Stop | None] = ContextVar('rishi_stop', default=None)
 
     def __init__(self):
         super().__init__()
-        self.flag = ctypes.create_string_buffer(2)
+        self.flag, self.inner = ctypes.create_string_buffer(2), []
+        if outer := self.around.get():
+            outer.inner.append(self)
+            if outer.is_set(): self.set()
 
     def set(self):
         self.flag[0] = b'1'
         super().set()
+        for stop in list(self.inner): stop.set()
 
 class Owner:
     "Runs jobs on a thread of its own; `name` is for messages."
@@ -64,6 +71,11 @@ class Owner:
     def later(self, fn):
         "Run `fn()` on the owner's thread some time soon, unless it is closed before. Never waits."
         self._jobs.put(fn)
+
+    @property
+    def busy(self) -> bool:
+        "Whether a job runs or waits."
+        return bool(self._stops)
 
     def close(self, last=None):
         "Stop what runs, run `last()` on the owner's thread, end the thread. A second call does nothing."

@@ -3,11 +3,14 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterable, Iterator
 
-from .types import Event, TextDelta, ThinkingDelta, ToolCall, ToolResult
+from .types import Event, Progress, TextDelta, ThinkingDelta, ToolCall, ToolResult
 
 __all__ = ['markdown', 'display_stream', 'Markdown']
+
+PAUSE = .05              # seconds at least between two updates of a display
 
 
 class Markdown(str):
@@ -16,24 +19,30 @@ class Markdown(str):
 
 
 def markdown(events: Iterable[Event]) -> Iterator[str]:
-    "The visible text of `events`, piece by piece."
-    last = None
+    "The visible text of `events`, piece by piece; what is not one text stands in paragraphs of its own."
+    last, apart, events = None, False, iter(events)
     try:
         for e in events:
-            gap = '\n\n' if last and (type(e) is not last or last in (ToolCall, ToolResult)) else ''
-            match e:
-                case ThinkingDelta(text):
-                    head = '' if last is ThinkingDelta else gap + '> **🧠 Thinking**\n>\n> '
-                    yield head + text.replace('\n', '\n> ')
-                case TextDelta(text): yield gap + text
-                case ToolCall(): yield f'{gap}⏳ `{_call(e)}`'
-                case ToolResult(): yield f'{gap}→ `{_one_line(e.error or e.content)}`'
-                case _: continue
-            last = type(e)
-    finally: events.close()
+            apart = apart or isinstance(e, (Progress, ToolCall, ToolResult)) or type(e) is not last
+            if (piece := _piece(e, not apart)) is None: continue
+            yield '\n\n' + piece if apart and last else piece
+            last, apart = type(e), False
+    finally:
+        if hasattr(events, 'close'): events.close()
 
 
-def _call(c): return f'{c.name}({", ".join(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in c.arguments.items())})'
+def _piece(e, goes_on):
+    match e:
+        case ThinkingDelta('') | TextDelta(''): return None
+        case ThinkingDelta(text): return ('' if goes_on else '> **🧠 Thinking**\n>\n> ') + text.replace('\n', '\n> ')
+        case TextDelta(text): return text
+        case ToolCall(): return f'⏳ `{_one_line(_call(e))}`'
+        case ToolResult(): return f'→ `{_one_line(e.error or e.content)}`'
+
+
+def _call(c):
+    args = ', '.join(f'{k}={json.dumps(v, ensure_ascii=False)}' for k, v in c.arguments.items())
+    return f'{c.name}({args})'
 
 
 def _one_line(text, most=200):
@@ -43,23 +52,34 @@ def _one_line(text, most=200):
 
 def display_stream(pieces: Iterable[str]) -> Markdown:
     "Show the pieces of `chat(msg, stream=True)` as they come, rendered where a notebook is; returns the whole text."
-    text, show = '', _notebook() or _terminal
-    show = show()
-    for p in pieces:
-        text += p
-        show(p, text)
-    return Markdown(text)
+    return Markdown((_rendered if _in_kernel() else _printed)(pieces))
 
 
-def _terminal(): return lambda piece, text: print(piece, end='', flush=True)
+def _printed(pieces):
+    text = ''
+    try:
+        for p in pieces:
+            print(p, end='', flush=True)
+            text += p
+    finally: print()
+    return text
 
 
-def _notebook():
-    "Something that updates a display, when this runs in a kernel; IPython is there already then."
+def _rendered(pieces):
+    "Updated at most every PAUSE seconds: each update sends the text so far. IPython is loaded already in a kernel."
+    handle = sys.modules['IPython'].display.display(Markdown(), display_id=True)
+    text, shown, due = '', '', 0.0
+    try:
+        for p in pieces:
+            text += p
+            if time.monotonic() < due: continue
+            handle.update(Markdown(text))
+            shown, due = text, time.monotonic() + PAUSE
+    finally:
+        if shown != text: handle.update(Markdown(text))
+    return text
+
+
+def _in_kernel():
     ipython = sys.modules.get('IPython')
-    shell = ipython.get_ipython() if ipython else None
-    if getattr(shell, 'kernel', None) is None: return None
-    def start():
-        handle = ipython.display.display({'text/plain': ''}, raw=True, display_id=True)
-        return lambda piece, text: handle.update(Markdown(text))
-    return start
+    return getattr(ipython.get_ipython() if ipython else None, 'kernel', None) is not None

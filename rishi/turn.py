@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from copy import copy
 from dataclasses import replace
 
 from . import history, kv
-from .callbacks import hooks
+from .callbacks import Say, hooks
 from .context import recover_context
 from .dialect import Splitter
 from .encode import encode, extend
@@ -32,7 +35,7 @@ from .types import (
     UsageStats,
 )
 
-__all__ = ['run']
+__all__ = ['run', 'first_prompt', 'inside', 'Turn']
 
 SPENT = 'the tool budget of this turn is spent'
 NO_ANSWER = 'The model stopped inside its thinking, without an answer.'
@@ -45,19 +48,36 @@ class _Whole:
 
 
 def run(chat, message: dict | None, sampling, stop, cbs) -> Iterator[Event]:
-    "One turn of `chat`; `message` None goes on from the history. The last event is `Done`."
-    turn = _Turn(chat, message, cbs)
+    "One turn of `chat`; `message` None goes on from the history. Returns the last event, `Done`."
+    turn = Turn(chat, message, cbs)
     try:
         yield from turn.go(sampling, stop)
         turn.commit()
-        yield Done(turn.resp, chat.use, chat._report, turn.finish)
+        return Done(turn.resp, chat.use, chat._report, turn.finish)
     except (GeneratorExit, KeyboardInterrupt):
         turn.cut_off()
         turn.commit()
         raise
 
 
-class _Turn:
+def first_prompt(chat, message: dict | None, max_tokens, cbs) -> list[int]:
+    "The ids that `run` would send first. Raises ContextWindowExceededError when there is no room for them."
+    turn = Turn(chat, message, [copy(cb) for cb in cbs])      # what a callback counts is counted in the turn alone
+    turn.before()
+    return list(turn._prompt(max_tokens)[1].ids)
+
+
+inside: ContextVar[tuple] = ContextVar('rishi_turns', default=())      # the chats whose tools run here
+
+
+@contextmanager
+def _inside(chat):
+    token = inside.set((*inside.get(), chat))
+    try: yield
+    finally: inside.reset(token)
+
+
+class Turn:
     "What one turn has gathered so far; `messages` is the history with its own additions."
 
     def __init__(self, chat, message, cbs):
@@ -82,23 +102,37 @@ class _Turn:
                 yield from self.answer(calls, stop)
                 if stop.is_set(): return self.cut_off()
                 if told: return
-                if told := self.left <= 0: self._say(self.chat.final_prompt)
-            elif (more := hooks(self.cbs, 'after_answer', self.chat, None, self.messages)) is None: return
-            else: self._say(more)
+                if told := self.left <= 0: self._say(self.chat.final_prompt, 'budget')
+            elif (more := self._more()) is None: return
+            else:
+                yield from more.events
+                self._say(more.text, more.what)
+                if not more.go_on: return
 
-    def _say(self, text): self.messages.append({'role': 'user', 'content': text})
+    def _say(self, text, what): self.messages.append(history.follow_up(text, what))
+
+    def _more(self):
+        "What callbacks say to a whole answer."
+        if self.finish != 'stop' or self.messages[-1]['role'] != 'assistant': return None
+        more = hooks(self.cbs, 'after_answer', self.chat, None, self.messages)
+        return more if more is None or isinstance(more, Say) else Say(more)
 
     # --- one step -----------------------------------------------------------------------------------------------------
+    def before(self):
+        "Callbacks look at the messages of the next prompt; what they make of them is a valid conversation too."
+        new = hooks(self.cbs, 'before_step', self.chat, self.messages)
+        if new is not self.messages: self.messages = history.checked(new)
+
     def step(self, sampling, stop):
         "Render, evaluate what is new, generate, and tell thinking, text and calls apart."
         chat, eng = self.chat, self.chat.engine
         self._fresh()
         eng.check_open()
-        self.messages = hooks(self.cbs, 'before_step', chat, self.messages)
+        self.before()
         wanted, enc, start, room = self._prompt(sampling.max_tokens)
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens or room, room))
         constraint, step, seen = chat._constraint(), Step(), []
-        split = _Whole() if constraint else Splitter(chat.dialect, start, chat.toolbox.schemas)
+        split = self._splitter(constraint, start)
         stream = eng.stream(list(enc.ids), sampling, stop, step, constraint, owner=chat._key,
                             branch=not kv.extends(chat._seen, wanted))
         try: yield from self._read(stream, split, seen)
@@ -122,6 +156,9 @@ class _Turn:
             if again: self.messages = recover_context(chat, self.messages)
         if room < 1: raise ContextWindowExceededError(len(enc.ids), limit)
         return wanted, enc, start, room
+
+    def _splitter(self, constraint, start):
+        return _Whole() if constraint else Splitter(self.chat.dialect, start, self.chat.toolbox.schemas)
 
     def _read(self, stream, split, seen):
         "The engine's pieces as events; `seen` gathers the tokens that were read."
@@ -187,12 +224,15 @@ class _Turn:
             no = interrupted(call) if stop.is_set() else check(call, chat.toolbox)
             if no is None and asks(call, chat.approve):
                 yield ApprovalNeeded(call)
-                no = decide(call, chat.approve, stop)
-            elif no is None: no = decide(call, chat.approve, stop)
+            if no is None:
+                with _inside(chat): no = decide(call, chat.approve, stop)
             if no is not None: refused[call.id] = no
         ready = run_many([c for c in calls if c.id not in refused], chat.toolbox, parallel=chat.parallel_tools,
                          max_parallel=chat.max_parallel_tools, stop=stop)
-        for call in calls: yield self._close(refused[call.id] if call.id in refused else next(ready))
+        for call in calls:
+            if call.id not in refused:
+                with _inside(chat): refused[call.id] = next(ready)
+            yield self._close(refused[call.id])
 
     def _close(self, result: ToolResult):
         result = hooks(self.cbs, 'after_tool', self.chat, result)
@@ -208,17 +248,22 @@ class _Turn:
         self.finish = 'cancelled'
         for call in self.open: self.messages.append(history.tool(call, interrupted(call).content))
         self.open = []
-        if self.messages[-1]['role'] == 'assistant': self.messages[-1]['meta']['finish_reason'] = 'cancelled'
+        mine = next((m for m in reversed(self.messages) if m['role'] == 'assistant'), None)
+        if self.wrote: mine['meta']['finish_reason'] = 'cancelled'
 
     def commit(self):
         "The turn becomes history, unless the model wrote nothing at all."
         if self.done: return
         self.done, chat = True, self.chat
+        was = list(chat.hist), chat.use, chat._report, chat.turn_res
         if self.wrote: chat.hist[:] = self.messages
         chat.use = sum((UsageStats(s.prompt_tokens, s.generated, s.cached) for s in self.steps), UsageStats(turns=1))
-        chat._report = CacheReport(tuple(self.steps), chat.ctx_limit, chat.engine.n_tokens, chat._kv_bytes())
+        chat._report = CacheReport(tuple(self.steps), chat.ctx_limit, chat._had, chat._kv_bytes())
         chat.turn_res = self.resp
-        hooks(self.cbs, 'after_turn', chat, self.resp)
+        try: hooks(self.cbs, 'after_turn', chat, self.resp)
+        except BaseException:
+            chat.hist[:], chat.use, chat._report, chat.turn_res = was
+            raise
 
     # --- accounts -----------------------------------------------------------------------------------------------------
     def _account(self, enc, step, seen, wanted):
@@ -226,7 +271,7 @@ class _Turn:
         chat = self.chat
         why, lost = self._why(enc, step, wanted)
         chat._known = extend(enc, b''.join(t.data for t in seen), [t.id for t in seen], chat.engine)
-        chat._had, chat._seen = step.held, wanted
+        chat._had, chat._seen = min(step.held, len(chat._known.ids)), wanted     # what was not read is not had
         self.steps.append(StepReport(
             prompt_tokens=len(enc.ids), cached=step.cached, evaluated=step.evaluated, generated=len(step.generated),
             ttft=step.ttft, prefill_s=step.prefill_s, decode_s=step.decode_s, why=why, lost=lost, did=self._did()))
@@ -241,5 +286,5 @@ class _Turn:
         chat = self.chat
         shared = kv.common_prefix_len(chat._known.ids, enc.ids)
         return kv.reason(chat._seen, wanted, kept=step.cached, had=chat._had, shared=shared,
-                         settings=chat._settings_changed(), can_trim=chat.engine.can_trim,
+                         settings=chat._settings_changed(), can_trim=not step.rigid,
                          changed_at=lambda: chat._message_at(wanted, enc, shared))

@@ -11,7 +11,8 @@ from typing import Literal
 from .errors import BadRequest
 
 __all__ = ['Progress', 'ThinkingDelta', 'TextDelta', 'ToolCall', 'ApprovalNeeded', 'ToolResult', 'Done', 'Event',
-           'FinishReason', 'Resp', 'resp_text', 'thought', 'UsageStats', 'StepReport', 'CacheReport', 'Sampling']
+           'FinishReason', 'Resp', 'resp_text', 'thought', 'UsageStats', 'StepReport', 'CacheReport', 'Preflight',
+           'Sampling']
 
 FinishReason = Literal['stop', 'length', 'tool_calls', 'cancelled']
 
@@ -186,6 +187,17 @@ class CacheReport:
                  'window', 'window_used', 'kv_bytes', 'why')
         return dict(cache_n=self.cached, prompt_n=self.evaluated, predicted_n=self.generated,
                     **{n: getattr(self, n) for n in names}, steps=[asdict(s) for s in self.steps])
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """What a turn would send, told before it runs: `prompt_tokens` of which `cached` are held and `evaluated` would be
+    new, in a `window` of tokens; without `fits` the turn would raise ContextWindowExceededError."""
+    prompt_tokens: int
+    cached: int
+    evaluated: int
+    window: int
+    fits: bool = True
 
 
 def _rate(n, seconds): return n / seconds if n and seconds > 0 else 0.0

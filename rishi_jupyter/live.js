@@ -48,6 +48,7 @@ export default () => {
       for (const [key, keep, html] of m.put || []) {
         slots.set(key, (slots.get(key) || '').slice(0, keep) + html);
         views.forEach(root => put(root, key, slots.get(key)));
+        if (key === 'ask') model.send({ hello: key });   // a question has no buttons before this is heard
       }
       views.forEach(root => name && root.firstElementChild.setAttribute('aria-label', name));
     });

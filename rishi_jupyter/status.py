@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ['Table', 'Strip', 'status', 'models', 'chats', 'tools', 'doctor', 'size']
+__all__ = ['Table', 'Strip', 'status', 'models', 'chats', 'slots', 'tools', 'doctor', 'size']
 
 EXAMPLES = (('Qwen/Qwen3-0.6B-GGUF', '0.6 billion parameters, thinks when asked'),
             ('Qwen/Qwen3-4B-GGUF', '4 billion parameters, the same family'),
@@ -60,12 +60,12 @@ def size(n) -> str:
 
 
 def status(session) -> list:
-    "The model, the chats, and the cache of the last turn."
+    "The model, the chats, the slots of the cache, and what the last turn made of it."
     bound = session.chats.get(session.last)
     if bound is None: return [Table('Model', _planned(session))]
     engine = bound.chat.engine
     rows = [('model', f'{engine.name}, not loaded now')] if engine.closed else engine.info().items()
-    return [Table('Model', _words(rows)), *chats(session), *_cache(bound.chat)]
+    return [Table('Model', _words(rows)), *chats(session), *slots(session, engine), *_cache(bound.chat)]
 
 
 def _words(rows): return tuple((str(k), str(v)) for k, v in rows)
@@ -93,6 +93,17 @@ def _chat_row(session, name, chat):
     e = chat.engine
     used = 'not loaded' if e.closed else f'{chat.token_count:,} of {chat.ctx_limit:,}'
     return name, e.name, str(session.turns(name)), used, str(chat.use)
+
+
+def slots(session, engine) -> list:
+    "The slots of the engine's cache: whose each is, what it does, what it takes."
+    held = [] if engine.closed else engine.slots_info()
+    if not held: return []
+    names = {b.chat._key: n for n, b in session.chats.items()} | {None: ''}
+    rows = tuple((names.get(s['owner'], 'one made in Python'), s['state'], f'{s["tokens"]:,}',
+                  f'{s["bytes"] / 2**20:.1f} MiB') for s in held)
+    title = f'Cache: {engine.cells_used:,} of {engine.n_ctx:,} tokens in use, shared ones counted once'
+    return [Table(title, rows, ('chat', 'state', 'tokens', 'memory'))]
 
 
 APPROVAL = {None: 'run unasked', 'always': 'run unasked', 'ask': 'you are asked', 'never': 'not run'}

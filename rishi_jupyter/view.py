@@ -229,7 +229,7 @@ def _tool(card, state, live):
     else: res, kind = f'<span class="ri-res">{_icon("no")} {res}</span>', ' ri-bad'
     dl = ' '.join(f'<dt>{esc(k)}</dt> <dd>{v}</dd>' for k, v in _rows(card))
     return (f'<details class="ri-tool{kind}"><summary>{CHEV} {call} <span aria-hidden="true">→</span> {res} '
-            f'<span class="ri-t ri-num">{_took(r)}</span></summary><dl>{dl}</dl></details>')
+            f'<span class="ri-t ri-num">{_took(r)}</span></summary> <dl>{dl}</dl></details>')
 
 
 def _took(r):

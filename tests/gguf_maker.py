@@ -10,26 +10,37 @@ def text(s): return struct.pack('<Q', len(s.encode())) + s.encode()
 
 
 def pair(key, value):
-    "One metadata pair: text, a list of texts, bool, float, or an unsigned number."
+    "One metadata pair: text, a list of texts or of numbers, bool, float, or an unsigned number."
     if isinstance(value, str): return text(key) + struct.pack('<I', 8) + text(value)
+    if isinstance(value, list) and value and isinstance(value[0], int):
+        return text(key) + struct.pack(f'<IIQ{len(value)}i', 9, 5, len(value), *value)
     if isinstance(value, list): return text(key) + struct.pack('<IIQ', 9, 8, len(value)) + b''.join(map(text, value))
     if isinstance(value, bool): return text(key) + struct.pack('<I?', 7, value)
     if isinstance(value, float): return text(key) + struct.pack('<If', 6, value)
     return text(key) + struct.pack('<II', 4, value)
 
 
+def padded(b): return b + bytes(-len(b) % 32)
+
+
+def whole(meta, tensors, version=3, order='<'):
+    "A GGUF of `meta` and of tensors: (name, shape as GGUF orders it, type, bytes) each."
+    head = b'GGUF' + struct.pack(order + 'IQQ', version, len(tensors), len(meta))
+    head += b''.join(pair(k, v) for k, v in meta.items())
+    data = b''
+    for name, shape, kind, body in tensors:
+        head += text(name) + struct.pack(f'<I{len(shape)}QIQ', len(shape), *shape, kind, len(data))
+        data += padded(body)
+    return padded(head) + data
+
+
 def make(version=3, tensors=((64, 2),), order='<', **meta):
     "A GGUF of Q4_0-like tensors: (elements, type) each; `meta` with __ for dots."
     meta = {'general.architecture': 'llama', **{k.replace('__', '.'): v for k, v in meta.items()}}
-    head = b'GGUF' + struct.pack(order + 'IQQ', version, len(tensors), len(meta))
-    head += b''.join(pair(k, v) for k, v in meta.items())
-    at, data = 0, b''
-    for i, (n, kind) in enumerate(tensors):
+    def body(n, kind):
         block, size = gguf._BLOCKS[kind]
-        head += text(f't{i}') + struct.pack('<IQIQ', 1, n, kind, at)
-        data += bytes(-(-(n // block * size) // 32) * 32)
-        at = len(data)
-    return head + bytes(-len(head) % 32) + data
+        return bytes(n // block * size)
+    return whole(meta, [(f't{i}', (n,), kind, body(n, kind)) for i, (n, kind) in enumerate(tensors)], version, order)
 
 
 def write(path, data):

@@ -319,6 +319,7 @@ def test_without_a_shell_there_are_no_names():
 
 
 # --- on real weights ------------------------------------------------------------------------------------------------
+NO = 'The tool call was denied, so I cannot answer.'
 CHAIN = 'First add 12 and 30, then multiply the result by 2.'
 JUDGED = [
     ('-T add -T multiply', CHAIN, ['add(a=12, b=30)', '→ 42', 'multiply(x=42, y=2)', '→ 84', 'The answer is 84.']),
@@ -328,9 +329,9 @@ JUDGED = [
     ('-T subtract', 'What is 12 minus 5?',
      ['subtract(a=12, b=5)', '→ failed: ValueError: disk on fire', 'The tool failed: disk on fire']),
     ('-T multiply --approve ask', 'What is 3 times 4?',
-     ['multiply(x=3, y=4)', '→ not run: nobody is here', 'The tool call was denied, so I cannot answer.']),
+     ['multiply(x=3, y=4)', '→ not run: nobody is here', NO]),
     ('-T multiply --approve never', 'What is 3 times 4?',
-     ['multiply(x=3, y=4)', '→ not run: multiply is not allowed here', 'The tool call was denied, so I cannot answer.']),
+     ['multiply(x=3, y=4)', '→ not run: multiply is not allowed here', NO]),
     ('-T add -T multiply --max-steps 1', CHAIN,
      ['add(a=12, b=30)', '→ 42', 'I have used my tools, here is the answer: 42.']),
 ]

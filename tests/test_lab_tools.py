@@ -11,6 +11,8 @@ SETUP = f'''
 {SETTINGS}
 import time
 from pathlib import Path
+from rishi_jupyter import show
+show.PATIENCE = 60
 {TOOLS}
 ran = []
 def multiply(x: int, y: int):
@@ -19,6 +21,8 @@ def multiply(x: int, y: int):
     ran.append((x, y))
     return x * y
 '''
+# What ipykernel 6 does: no click is heard before the cell has ended.
+DEAF = 'from rishi_jupyter import live, show\nshow.PATIENCE = .2\nlive.LiveTurn._heard = lambda self, message: None'
 DENIED = 'The tool call was denied, so I cannot answer.'
 
 
@@ -67,7 +71,7 @@ def test_approve_runs_the_tool(ask, tmp_path):
     assert card.locator('summary').inner_text().startswith('multiply(x=3, y=4)') and '12' in card.inner_text()
     card.locator('summary').click()
     assert 'approved\nby you' in card.inner_text()
-    assert card.locator('dt', has_text='approved').bounding_box()['height'] < 30      # the host's rules for lists are off
+    assert card.locator('dt', has_text='approved').bounding_box()['height'] < 30     # the host's rules are off
     assert 'The answer is 12.' in nb.turn(1).inner_text() and nb.turn(1).locator('button, [data-live]').count() == 0
     nb.turn(1).screenshot(path=tmp_path/'done.png')
     nb.run(2)
@@ -120,7 +124,7 @@ def test_two_questions_are_put_one_after_the_other(ask, tmp_path):
 
 def test_an_interrupt_while_asking_ends_the_turn(ask):
     nb = ask(TIMES, 'import rishi_jupyter, rishi.history as h\nhist = rishi_jupyter.chat().hist\n'
-             'print(ran, hist[-1]["content"], h.checked(hist) == hist)', '%%rishi --approve always\nReply with exactly: pong')
+             'print(ran, hist[-1]["content"], h.checked(hist) == hist)', '%%rishi\nReply with exactly: pong')
     nb.start(1)
     question(nb, 1)
     nb.interrupt()
@@ -143,9 +147,7 @@ def test_a_failed_call_is_told_in_its_card(ask, tmp_path):
 
 
 def test_where_clicks_do_not_arrive_the_answer_is_typed(ask, tmp_path):
-    deaf = ('from rishi_jupyter import live, show\nshow.PATIENCE = .2\n'
-            'live.LiveTurn._heard = lambda self, message: None')     # as under ipykernel 6
-    nb = ask(deaf, TIMES)
+    nb = ask(DEAF, TIMES)
     nb.run(1)
     nb.start(2)
     box = nb.output(2).locator('.jp-Stdin-input')
@@ -160,8 +162,7 @@ def test_where_clicks_do_not_arrive_the_answer_is_typed(ask, tmp_path):
 
 
 def test_an_interrupt_while_typing_ends_the_turn(ask):
-    nb = ask('from rishi_jupyter import live, show\nshow.PATIENCE = .2\nlive.LiveTurn._heard = lambda self, message: None',
-             TIMES, 'print(ran)')
+    nb = ask(DEAF, TIMES, 'print(ran)')
     nb.run(1)
     nb.start(2)
     nb.output(2).locator('.jp-Stdin-input').wait_for()

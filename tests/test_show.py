@@ -10,9 +10,9 @@ import pytest
 from turns import HEADER, HERE, done, prefill, turn
 
 from rishi.errors import BadRequest, EngineError
-from rishi.types import Progress, TextDelta, ThinkingDelta, ToolCall, ToolResult
+from rishi.types import ApprovalNeeded, Progress, TextDelta, ThinkingDelta, ToolCall, ToolResult
 from rishi_jupyter import show
-from rishi_jupyter.fold import Header
+from rishi_jupyter.fold import Answer, Header
 from rishi_jupyter.show import Interrupted, present
 
 
@@ -39,6 +39,28 @@ def test_the_header_is_asked_again(capsys):
     names = iter(['?', '?', 'tiny', 'tiny', 'tiny', 'tiny'])
     state = present(turn(), lambda: Header(model=next(names)), on_stop=none)
     assert state.header.model == 'tiny'
+
+
+def asking(call, said):
+    "A call that a person has to approve; `said` is what was answered before it goes on."
+    yield call
+    yield ApprovalNeeded(call)
+    assert len(said) == 1
+    yield ToolResult(call, '2')
+    yield done()
+
+
+def test_a_question_is_answered_before_the_turn_goes_on(capsys, monkeypatch):
+    call, said = ToolCall('add', dict(x=1), 'c'), []
+    seen = lambda: capsys.readouterr().out
+    monkeypatch.setattr('builtins.input', lambda prompt: 'always' if seen() == '⏳ add(x=1)\n' else 'n')
+    state = present(asking(call, said), HEADER, on_stop=none, on_answer=lambda *a: said.append(a))
+    assert said == [(call, Answer(True, always=True))] and state.parts[0].answer == said[0][1]
+    assert seen().startswith('\n→ 2\n[cached')
+
+
+def test_without_anybody_to_tell_nothing_is_asked(capsys):
+    assert present(asking(ToolCall('add'), [1]), HEADER, on_stop=none).parts[0].result.content == '2'
 
 
 # --- interrupts -----------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from turns import ANSWER, HEADER, done, pieces, prefill, turn
 from rishi.errors import BadRequest, ContextWindowExceededError
 from rishi.types import ApprovalNeeded, Progress, TextDelta, ThinkingDelta, ToolCall, ToolResult
 from rishi_jupyter import fold, view
-from rishi_jupyter.fold import Card, Said, State, Thought
+from rishi_jupyter.fold import Answer, Card, Said, State, Thought
 
 ADD, MAIL = ToolCall('add', dict(x=1, y='<b>'), 'c1'), ToolCall('send', dict(to='ana'), 'c2')
 
@@ -91,6 +91,35 @@ def test_static_html_is_whole(timed, said):
     assert r.open == [] and r.wrong == [] and html.count('<style>') == 1
     assert not [a for a in r.attrs if a[1] in ('id', 'data-live', 'data-slot', 'data-since')] and 'button' not in r.tags
     assert not re.search(r'(?:src|href|url)\s*[=(]', html.replace('<style>', ''))
+
+
+def test_a_question_has_buttons_only_where_they_are_heard():
+    asked = (0, MAIL), (0, ADD), (0, ApprovalNeeded(MAIL))
+    deaf = view.question(after(*asked, about=dict(send='Send a mail')), live=True)
+    assert 'button' not in deaf and 'Send a mail. Nothing runs until you choose.' in words(deaf)
+    assert view.question(after(*asked, buttons=True), live=True).count('<button') == 3
+    assert 'button' not in view.question(after(*asked, buttons=True)) and 'waiting' in words(view.html(after(*asked)))
+
+
+def test_a_question_shows_the_whole_call():
+    long = ToolCall('sh', dict(cmd='x' * 5000 + '\u202e<b>; rm'), 'c')
+    html = view.question(after((0, long), (0, ApprovalNeeded(long))))
+    assert 'x' * 5000 + '\\u202e&lt;b&gt;; rm' in html and len(view.clipped(long)) == 160
+
+
+@pytest.mark.parametrize('answer,result,said', [
+    (Answer(True), ToolResult(MAIL, 'sent', None, .004), "sent 4 ms to 'ana' approved by you result sent"),
+    (Answer(True, always=True), ToolResult(MAIL, 'ok'), "ok < 1 ms to 'ana' approved by you, from now on"),
+    (Answer(False), ToolResult(MAIL, 'No.', 'No.'), 'denied by you to'),
+    (Answer(False, why='late'), ToolResult(MAIL, 'No: late', 'No: late'), 'denied by you: late to'),
+    (None, ToolResult(MAIL, 'No: off', 'No: off'), 'not run: off to'),
+    (Answer(True), ToolResult(MAIL, 'Error: E: x', 'E: x', .002), 'failed: E: x 2 ms to')])
+def test_what_came_of_a_question(answer, result, said):
+    s = fold.decide(after((0, MAIL), (1, ApprovalNeeded(MAIL))), MAIL, answer, 5)
+    assert s.phase == 'tool' and s.parts[0].began == 5 and not view.question(s)
+    s = fold.apply(s, result, 6)
+    assert f"send(to='ana') → {said}" in words(view.html(s))
+    assert view.text(s).startswith(f"send(to='ana') → {view.outcome(s.parts[0])}")
 
 
 def test_running_html_has_what_acts():

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import secrets
 import threading
 import weakref
@@ -13,11 +14,15 @@ from ..machine import physical_cores
 from ..owner import Stop
 from ..types import Progress, Sampling
 from . import probe
+from .gguf import fingerprint
 from .weights import resolve
 
 __all__ = ['LlamaEngine', 'load']
 
 EMBEDDED_SYSTEM = 'You are a helpful assistant.'   # without one, SmolLM2-135M answers English questions in French
+SHAPE = ('type_k', 'type_v', 'flash_attn_type', 'kv_unified', 'swa_full', 'attention_type', 'rope_scaling_type',
+         'rope_freq_base', 'rope_freq_scale', 'yarn_ext_factor', 'yarn_attn_factor', 'yarn_beta_fast', 'yarn_beta_slow',
+         'yarn_orig_ctx')                # the options that decide what the bytes of the cache mean
 DEFAULTS = dict(temp=.8, top_k=40, top_p=.95, min_p=.05)
 
 
@@ -58,7 +63,7 @@ def _check(**numbers):
 
 class LlamaEngine(Engine):
     "A GGUF model, loaded by `load`."
-    runtime, n_seq = 'llama', 8
+    runtime, n_seq, batched = 'llama', 16, True
 
     def __init__(self, file, model_kw, n_ctx, n_threads, eng_kw):
         super().__init__(file.name)
@@ -81,18 +86,21 @@ class LlamaEngine(Engine):
         if not self._native.load(self.path, mp, report):
             raise EngineError(f'Loading {self.name} was stopped; run it again to load it.')
         trained = L.llama_model_n_ctx_train(self._native.model)
+        if self._native.whole: self.n_seq = 4        # each has a state of full size, used or not
         rescaled = any(k.startswith(('rope', 'yarn')) for k in eng_kw)
         own = dict(n_ctx=n_ctx if rescaled else min(n_ctx, trained), n_batch=256, n_seq_max=self.n_seq,
-                   kv_unified=True, no_perf=True,
-                   n_threads=self.n_threads, n_threads_batch=self.n_threads)
+                   kv_unified=True, no_perf=True, n_threads=self.n_threads, n_threads_batch=self.n_threads)
+        if not model_kw['n_gpu_layers'] and 'type_v' not in eng_kw: own['flash_attn_type'] = 0      # slower on a CPU
         _fill((mp, cp), own | eng_kw)
+        self._shape = {k: getattr(cp, k) for k in SHAPE}
         self._native.open(cp)
         self._describe(L, model_kw)
 
     def _describe(self, L, model_kw):
         n, vocab = self._native, self._native.vocab
         self.n_ctx, self.batch, self.vocab_size = n.n_ctx, n.n_batch, L.llama_vocab_n_tokens(vocab)
-        self.n_threads = L.llama_n_threads(n.ctx)
+        self.can_trim = not (n.whole or n.n_swa)
+        self.n_threads, self.n_seq = L.llama_n_threads(n.ctx), L.llama_n_seq_max(n.ctx)
         self.gpu = bool(model_kw['n_gpu_layers']) and bool(L.llama_supports_gpu_offload())
         self._bos = L.llama_vocab_bos(vocab) if L.llama_vocab_get_add_bos(vocab) else None
         text = lambda id: self.piece(id).decode(errors='replace') if id >= 0 else ''
@@ -122,10 +130,20 @@ class LlamaEngine(Engine):
     def _copy(self, seq, to, n): self._native.copy(seq, to, n)
     def _save(self, seq): return self._native.save(seq)
     def _restore(self, seq, state): return self._native.restore(seq, state)
+    def _floor(self, seq): return self._native.floor(seq)
+    def _snap(self, seq): return self._native.save(seq, part=True) if self._native.parts else None
+    def _unsnap(self, seq, state): return self._native.restore(seq, state, part=True)
     def _kv_bytes(self, seq): return self._native.kv_bytes(seq)
 
-    def _eval(self, tokens, seq, at, stop):
-        code = self._native.decode(tokens, seq, at, stop)
+    def identity(self):
+        from .native import L
+        return dict(model=fingerprint(self.path), template=hashlib.sha256(self.template.source.encode()).hexdigest(),
+                    library=f'llama-cpp-python {L.__version__}', **self._shape)
+
+    def _eval(self, tokens, seq, at, stop): return self._eval_rows([(tokens, seq, at)], stop)
+
+    def _eval_rows(self, rows, stop):
+        code = self._native.decode(rows, stop)
         if code == 1: raise PoolFull
         return code == 0
 
@@ -139,9 +157,9 @@ class LlamaEngine(Engine):
         sample = self._chain(sampling)
         if constraint is None: return sample
         from ..grammar import narrow
-        def narrowed():
-            narrow(self._native.logits(self.vocab_size), constraint.mask())
-            tok = sample()
+        def narrowed(i=-1):
+            narrow(self._native.logits(self.vocab_size, i), constraint.mask())
+            tok = sample(i)
             constraint.accept(tok)
             return tok
         return narrowed

@@ -4,6 +4,8 @@ and `piece`, which llama.cpp allows from anywhere. Nothing here knows of chats o
 from __future__ import annotations
 
 import ctypes
+import sys
+import weakref
 from collections import deque
 
 import llama_cpp as L
@@ -26,7 +28,6 @@ L.llama_log_set(_log, ctypes.c_void_p(0))
 
 def _strlen():
     "`strlen` as an abort callback: true once the stop flag's first byte is set, and no Python runs inside a decode."
-    import sys
     libc = ctypes.cdll.msvcrt if sys.platform == 'win32' else ctypes.CDLL(None)
     return L.ggml_abort_callback(ctypes.cast(libc.strlen, ctypes.c_void_p).value)
 
@@ -42,7 +43,7 @@ def set_fields(params, values: dict):
 class Native:
     "One model, one context, one batch of `n_batch` tokens. `free` ends all of it."
     def __init__(self):
-        self.model = self.ctx = self.batch = self.chain = None
+        self.model = self.ctx = self.batch = None
         self._abort, self._stop = _strlen(), None
 
     def load(self, path, params, progress):
@@ -56,7 +57,9 @@ class Native:
         self.model = L.llama_model_load_from_file(str(path).encode(), params)
         del keep
         if not self.model and going[0]: raise EngineError(f'llama.cpp cannot load {path}: {self.complaint()}')
-        if self.model: self.vocab = L.llama_model_get_vocab(self.model)
+        if self.model:
+            self.vocab, self.n_swa = L.llama_model_get_vocab(self.model), L.llama_model_n_swa(self.model)
+            self.whole = L.llama_model_is_recurrent(self.model) or L.llama_model_is_hybrid(self.model)
         return bool(self.model)
 
     def open(self, params):
@@ -66,12 +69,11 @@ class Native:
         if not self.ctx: raise EngineError(f'llama.cpp cannot make a context of {params.n_ctx:,} tokens: '
                                            f'{self.complaint()} Load with a smaller n_ctx.')
         self.memory, self.n_ctx = L.llama_get_memory(self.ctx), L.llama_n_ctx_seq(self.ctx)
-        self.n_batch = L.llama_n_batch(self.ctx)
+        self.n_batch, self.parts = L.llama_n_batch(self.ctx), self.whole or self.n_swa and not params.swa_full
         self.batch = L.llama_batch_init(self.n_batch, 0, 1)
 
     def free(self):
-        for name, free in (('chain', L.llama_sampler_free), ('batch', L.llama_batch_free), ('ctx', L.llama_free),
-                           ('model', L.llama_model_free)):
+        for name, free in (('batch', L.llama_batch_free), ('ctx', L.llama_free), ('model', L.llama_model_free)):
             handle = getattr(self, name)
             setattr(self, name, None)
             if handle is not None: free(handle)
@@ -109,17 +111,20 @@ class Native:
         return buf.value.decode(errors='replace')
 
     # --- evaluation ---------------------------------------------------------------------------------------------------
-    def decode(self, tokens, seq: int, at: int, stop) -> int:
-        """Evaluate `tokens` from position `at` of sequence `seq`, logits for the last one. 0: done; 1: the pool has no
-        room, nothing happened; 2: `stop` broke it off."""
+    def decode(self, rows, stop) -> int:
+        """Evaluate `rows` of (tokens, sequence, position of the first), with logits for the last token of each. 0: done;
+        1: the pool has no room, nothing happened; 2: `stop` broke it off."""
         if stop is not self._stop:
             self._stop = stop            # kept: the library holds a pointer into it
             L.llama_set_abort_callback(self.ctx, self._abort, ctypes.cast(stop.flag, ctypes.c_void_p))
-        b = self.batch
-        b.n_tokens = n = len(tokens)
-        for i, t in enumerate(tokens):
-            b.token[i], b.pos[i], b.n_seq_id[i], b.logits[i] = t, at + i, 1, i == n - 1
-            b.seq_id[i][0] = seq
+        b, n = self.batch, 0
+        for tokens, seq, at in rows:
+            for i, t in enumerate(tokens, n):
+                b.token[i], b.pos[i], b.n_seq_id[i], b.logits[i] = t, at + i - n, 1, False
+                b.seq_id[i][0] = seq
+            n += len(tokens)
+            b.logits[n - 1] = True
+        b.n_tokens = n
         code = L.llama_decode(self.ctx, b)
         if code not in (0, 1, 2): raise EngineError(f'llama.cpp failed to decode ({code}): {self.complaint()}')
         return code
@@ -129,31 +134,46 @@ class Native:
         return bool(L.llama_memory_seq_rm(self.memory, seq, n if n else -1, -1))
 
     def copy(self, seq: int, to: int, n: int):
-        "Let sequence `to` share the first `n` cells of `seq`; only metadata is written."
+        """Let sequence `to` share the first `n` cells of `seq`; only metadata is written. A sliding window is copied: its
+        pool is small, and shared cells are not freed when the window moves on."""
         L.llama_memory_seq_cp(self.memory, seq, to, 0, n)
+        if self.n_swa and self.parts and (window := self.save(to, part=True)) and not self.restore(to, window, part=True):
+            L.llama_memory_seq_cp(self.memory, seq, to, 0, n)
 
-    def save(self, seq: int) -> bytes | None:
-        "The state of a sequence in host memory, or None where it cannot be had."
-        size = L.llama_state_seq_get_size(self.ctx, seq)
+    def floor(self, seq: int) -> int:
+        """The fewest cells that sequence `seq` can be cut to, but for none. A recurrent state stands for all that was
+        read; a sliding window must reach back from the last cell that is left."""
+        low = L.llama_memory_seq_pos_min(self.memory, seq)
+        if low < 0: return sys.maxsize
+        return low + 1 if self.whole else low + self.n_swa - 1 if low else 0
+
+    def save(self, seq: int, part=False) -> bytes | None:
+        """The state of a sequence in host memory, or None where it cannot be had. A `part` is what cannot be cut: the
+        recurrent state, the sliding window."""
+        flags = L.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY if part else 0
+        size = L.llama_state_seq_get_size_ext(self.ctx, seq, flags)
         buf = (ctypes.c_uint8 * size)()
-        return bytes(buf) if size and L.llama_state_seq_get_data(self.ctx, buf, size, seq) == size else None
+        return bytes(buf) if size and L.llama_state_seq_get_data_ext(self.ctx, buf, size, seq, flags) == size else None
 
-    def restore(self, seq: int, state: bytes) -> bool:
+    def restore(self, seq: int, state: bytes, part=False) -> bool:
         "Put a saved state into sequence `seq`; False when there is no room for it."
+        flags = L.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY if part else 0
         buf = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
-        return L.llama_state_seq_set_data(self.ctx, buf, len(state), seq) == len(state)
+        return L.llama_state_seq_set_data_ext(self.ctx, buf, len(state), seq, flags) == len(state)
 
     def sampler(self, parts) -> callable:
-        "A fresh chain of `parts`; returns `() -> id`, which samples from the last logits."
-        if self.chain is not None: L.llama_sampler_free(self.chain)
-        self.chain = chain = L.llama_sampler_chain_init(L.llama_sampler_chain_default_params())
+        """A fresh chain of `parts`; returns `(i=-1) -> id`, which samples from the logits of token `i` of the last batch.
+        The chain lives as long as what is returned."""
+        chain = L.llama_sampler_chain_init(L.llama_sampler_chain_default_params())
         for p in parts: L.llama_sampler_chain_add(chain, p)
         sample, ctx = L.llama_sampler_sample, self.ctx
-        return lambda: sample(chain, ctx, -1)
+        def draw(i=-1): return sample(chain, ctx, i)
+        weakref.finalize(draw, L.llama_sampler_free, chain).atexit = False
+        return draw
 
-    def logits(self, n_vocab: int):
-        "The last logits as a numpy view that the sampler reads too."
+    def logits(self, n_vocab: int, i=-1):
+        "The logits of token `i` of the last batch, as a numpy view that the sampler reads too."
         import numpy as np
-        return np.ctypeslib.as_array(L.llama_get_logits_ith(self.ctx, -1), shape=(n_vocab,))
+        return np.ctypeslib.as_array(L.llama_get_logits_ith(self.ctx, i), shape=(n_vocab,))
 
     def kv_bytes(self, seq: int) -> int: return L.llama_state_seq_get_size(self.ctx, seq)
