@@ -38,7 +38,7 @@ class AsyncChat:
         return _pieces(lambda: self.chat(msg, stream, max_output_tokens, cbs))
 
     async def _threaded(self, fn, *args, **kw):
-        async for value in _pieces(lambda: [fn(*args, **kw)]): return value
+        return [value async for value in _pieces(lambda: [fn(*args, **kw)])][0]
 
     def fork(self) -> AsyncChat:
         "Another AsyncChat that goes on from here; neither sees the other's turns."

@@ -44,8 +44,10 @@ class ToolLoopMixin:
 
     def _message(self, msg):
         if msg is None: return None
-        if isinstance(msg, str) and msg.strip(): return {'role': 'user', 'content': msg}
-        what = 'An empty message' if isinstance(msg, str) else f'A message of type {type(msg).__name__}'
+        if not isinstance(msg, str): what = f'A message of type {type(msg).__name__}'
+        elif not msg.strip(): what = 'An empty message'
+        elif not msg.isascii() and _broken(msg): what = 'A message with half a surrogate pair'
+        else: return {'role': 'user', 'content': msg}
         raise BadRequest(f'{what} cannot be sent: give some text.')
 
     def _sampling(self, max_tokens=None) -> Sampling:
@@ -80,3 +82,8 @@ class ToolLoopMixin:
                 self._lock.release()
         finally: self._stops.remove(stop)
         yield done           # the chat is free by now: its reader need not read on
+
+
+def _broken(text):
+    try: text.encode()
+    except UnicodeEncodeError: return True

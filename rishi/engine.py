@@ -231,6 +231,7 @@ class Engine:
         for s in mine: s.owner = None
         if source in self.slots and source.seq is None and source.owner is None: self.slots.remove(source)
         self.slots.append(slot)
+        if source and source.seq is None: snapshots.fit(self, None)      # `source` was spared meanwhile
         return slot
 
     def _cut(self, slot, n):

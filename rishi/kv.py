@@ -112,7 +112,7 @@ def reason(old: list[dict] | None, new: list[dict], *, kept: int, had: int, shar
         at = changed_at() if changed_at else same
         return 'settings changed' if settings else f'template rewrote message {at}', True
     if settings: return 'settings changed', True
-    if same >= len(new) - 1: return f'went back to turn {sum(m["role"] == "user" for m in new)}', False
+    if same >= len(new) - 1: return f'went back to turn {sum(_begins(m) for m in new)}', False
     return f'history edited at message {same + 1}', True
 
 
@@ -121,4 +121,5 @@ def extends(old: list[dict] | None, new: list[dict]) -> bool:
     return bool(old) and common_prefix_len([_bare(m) for m in old], [_bare(m) for m in new]) == len(old)
 
 
+def _begins(m): return m['role'] == 'user' and not m.get('meta', {}).get('follows')
 def _bare(m): return {k: v for k, v in m.items() if k != 'meta'}

@@ -36,13 +36,13 @@ class OneShotMixin:
         sp = self.sp if sp is None else sp
         return parse(self._only(msg, lambda: grammars.json(json_schema), sp, messages, max_output_tokens, **settings))
 
-    def classify(self, text, labels, *, prompt=None, probs=False, judge=None, messages=(), sp=''):
+    def classify(self, text, labels, *, prompt=None, probs=False, judge=None, messages=(), sp='', **settings):
         """The one of `labels` that fits `text` best, by constrained decoding; with `probs` a dict of the probability of
         each. Labels are texts, or values that read as text. `prompt` asks the question (it stands before the text);
         `judge` is the chat to ask."""
         named = _named(labels)
         ask = f'{prompt or "Classify the text."}\nAnswer with one of: {", ".join(named)}.'
-        found = (judge or self)._choose(f'{ask}\n\n{text}'.rstrip(), list(named), probs, messages, sp)
+        found = (judge or self)._choose(f'{ask}\n\n{text}'.rstrip(), list(named), probs, messages, sp, **settings)
         return {named[o]: p for o, p in found.items()} if probs else named[found]
 
     def check(self, question, *, judge=None, messages=None) -> bool:
@@ -56,21 +56,23 @@ class OneShotMixin:
         return {c: self._judged(ask.format(c), range(1, scale + 1), judge, messages) for c in criteria}
 
     def _judged(self, question, labels, judge, messages):
-        seen = transcript(judge or self, self.hist if messages is None else messages)
-        return self.classify(seen, labels, prompt=question, judge=judge, sp=JUDGE)
+        "The chat itself is asked behind its own conversation, which is in the cache; another reads what was said."
+        seen = self.hist if messages is None else messages
+        if judge is None: return self.classify('', labels, prompt=question, messages=seen, sp=self.sp, tools=self.toolbox)
+        return self.classify(transcript(judge, seen), labels, prompt=question, judge=judge, sp=JUDGE)
 
-    def _choose(self, msg, labels, probs, messages, sp):
+    def _choose(self, msg, labels, probs, messages, sp, **settings):
         from .grammar import for_engine
         grammars = for_engine(self.engine)
-        if probs: return self._weigh(grammars, msg, labels, messages, sp)
-        found = self._only(msg, lambda: grammars.choice(labels), sp, messages, None, temp=0)
+        if probs: return self._weigh(grammars, msg, labels, messages, sp, **settings)
+        found = self._only(msg, lambda: grammars.choice(labels), sp, messages, None, **{'temp': 0} | settings)
         if found not in labels: raise EngineError(f'The answer {found!r} is none of {", ".join(labels)}.')
         return found
 
-    def _weigh(self, grammars, msg, labels, messages, sp):
+    def _weigh(self, grammars, msg, labels, messages, sp, **settings):
         "Probabilities of `labels` as the answer to `msg`, from the logits along each label's tokens."
         from .grammar import probabilities
-        side = self._side(sp, messages, lambda: grammars.choice(labels))
+        side = self._side(sp, messages, lambda: grammars.choice(labels), **settings)
         text, _ = side._prompt(side._messages([*side.hist, side._message(msg)]))
         ids = self.engine.tokenize(text.encode(), first=True)
         return probabilities(grammars.paths(labels), lambda path: self.engine.logits([*ids, *path]), grammars.eog())

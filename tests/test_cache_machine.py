@@ -22,16 +22,18 @@ SAY = ['My name is Zora.', 'What is my name?', 'What is 5 + 7?', 'Tell me a stor
        'Reply with exactly: pong', 'Ünïcödé? 🦊']
 SYSTEM = ['', 'Whatever the user says, reply with exactly: pong. ' * 4]
 CHATS, SEQUENCES, HOST = 4, 3, 600_000
-NOISE = .02     # of their scale: where in the memory cells lie decides in which order they are summed, and 8 bits round it
+# model -> how many runs, and by how much of their scale logits may differ: cells lie elsewhere in the memory, and so are
+# summed in another order, which weights of 8 bits make much of
+RUNS = {'tiny-chat': (12, .02), **dict.fromkeys(MODELS, (5, .001))}
 say, which, length = st.sampled_from(SAY), st.integers(0, CHATS - 1), st.integers(1, 24)
 
 
 class CacheMachine(RuleBasedStateMachine):
     "What users do."
 
-    def __init__(self, engine, cold, folder):
+    def __init__(self, engine, cold, folder, noise):
         super().__init__()
-        self.engine, self.cold, self.chats, self.file, self.saved = engine, cold, [], folder/'chat.kv', None
+        self.engine, self.cold, self.noise, self.chats, self.file, self.saved = engine, cold, noise, [], folder/'kv', None
 
     # --- chats come and go ------------------------------------------------------------------------------------------
     @initialize(sp=st.sampled_from(SYSTEM))
@@ -94,7 +96,7 @@ class CacheMachine(RuleBasedStateMachine):
         mine = lambda: self.engine.owner.call(lambda: [list(s.cells) for s in self.engine.slots if s.owner is chat._key])
         there, before = list(chat.hist), mine()
         chat.oneshot(msg, max_output_tokens=n)
-        assert chat.hist == there and (mine() == before or self.crowded())
+        assert chat.hist == there and mine() in (before, [])             # []: there was no room for it, nor in memory
 
     @rule(i=which, text=say)
     def classify(self, i, text):
@@ -163,7 +165,6 @@ class CacheMachine(RuleBasedStateMachine):
     # --- help -------------------------------------------------------------------------------------------------------
     def chat(self, i): return self.chats[i % len(self.chats)]
     def tokens(self, text): return self.engine.tokenize(text.encode(), first=True)
-    def crowded(self): return sum(len(s.state) for s in self.engine.slots if s.seq is None) > HOST / 2
 
     def look(self):
         "Cells of each sequence in the native memory; (sequence, cells) of the slots; bytes in host memory; owners."
@@ -192,30 +193,30 @@ class CacheMachine(RuleBasedStateMachine):
         ids, n = list(chat._known.ids), report[-1].prompt_tokens
         self.chosen(ids[:n], ids)
         warm, cold = self.engine.logits(ids), self.cold.logits(ids)
-        assert np.abs(warm - cold).max() <= NOISE * np.abs(cold).max()
+        assert np.abs(warm - cold).max() <= self.noise * np.abs(cold).max()
 
     def chosen(self, prompt, ids):
         "Each of `ids` behind the prompt has the best logits, but for ties."
         self.cold.forget()
         for k in range(len(prompt), len(ids)):
             logits = self.cold.logits(ids[:k])
-            assert logits[ids[k]] >= logits.max() - NOISE * np.abs(logits).max()
+            assert logits[ids[k]] >= logits.max() - self.noise * np.abs(logits).max()
 
 
 def said(answer): return (f'<think>\n{answer["thinking"]}' if answer.get('thinking') else '') + resp_text(answer)
 
 
 @pytest.mark.needs('llama')
-@pytest.mark.parametrize('model, runs', [('tiny-chat', 12), *((name, 5) for name in MODELS)])
-def test_nothing_that_users_do_spoils_the_cache(model, runs, tiny_chat, tmp_path):
+@pytest.mark.parametrize('model', RUNS)
+def test_nothing_that_users_do_spoils_the_cache(model, tiny_chat, tmp_path):
     path = tiny_chat if model == 'tiny-chat' else write(tmp_path/f'{model}.gguf', MODELS[model]())
     more = dict(n_seq_max=SEQUENCES, flash_attn_type=0, swa_full=False, n_batch=64)
     load = lambda: finish(load_engine(path, n_threads=1, n_ctx=512, eng_kw=more))
     engine, cold = load(), load()
-    engine.host_bytes = HOST
+    engine.host_bytes, (runs, noise) = HOST, RUNS[model]
     steps = settings(max_examples=runs, stateful_step_count=25, derandomize=True, deadline=None, print_blob=True,
                      suppress_health_check=list(HealthCheck))
-    try: run_state_machine_as_test(lambda: CacheMachine(engine, cold, tmp_path), settings=steps)
+    try: run_state_machine_as_test(lambda: CacheMachine(engine, cold, tmp_path, noise), settings=steps)
     finally:
         engine.close()
         cold.close()

@@ -109,7 +109,7 @@ def test_max_output_tokens_ends_with_length(make):
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize('bad', ['', '  \n', 3, {'role': 'user'}, object()])
+@pytest.mark.parametrize('bad', ['', '  \n', 'a\ud800', 3, {'role': 'user'}, object()])
 def test_a_message_that_cannot_be_sent_is_refused_at_once(make, bad):
     chat = make(*SAID)
     with pytest.raises(BadRequest, match='cannot be sent'): chat(bad)

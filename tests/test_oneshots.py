@@ -179,7 +179,8 @@ def test_check_and_grades_judge_the_conversation(talked):
         chat.check('Any?', messages=[])
     if isinstance(chat.engine, ScriptedEngine):
         assert marks == {'kindness': 4, 'brevity': 2}
-        assert 'user: My name is Zora.\nassistant: Nice to meet you, Zora!' in chat.engine.prompts[1]
+        asked = chat.engine.prompts[1]               # behind the conversation itself, which is in the cache
+        assert asked.startswith(chat.engine.prompts[0] + 'Nice to meet you, Zora!<|im_end|>')
         assert 'kindness' in chat.engine.prompts[2] and 'Zora' not in chat.engine.prompts[4]
 
 

@@ -32,6 +32,11 @@ class Template:
     def mentions(self, word: str) -> bool: return word in self.source
 
     @cached_property
+    def _keeps_none(self) -> bool:
+        "Whether the template itself asks for content that is None."
+        return self.supports_tools and bool(_ASKS_NONE.search(self.source))
+
+    @cached_property
     def _compiled(self): return compiled(self.source)
 
     @property
@@ -49,7 +54,7 @@ class Template:
         return self._first(self._shaped(messages, tools), kw)
 
     def _shaped(self, messages, tools):
-        shaped = [for_template(m, none=self.supports_tools and bool(_ASKS_NONE.search(self.source))) for m in messages]
+        shaped = [for_template(m, none=self._keeps_none) for m in messages]
         if not self.supports_tools: return in_text(shaped, tools)
         return _nine_long(shaped) if _NINE.search(self.source) else shaped
 

@@ -68,7 +68,7 @@ def ours(path):
             chat.hist.pop()
             return chat()
         steps = [('turn', turn(chat, LONG)), ('turn', turn(chat, 'And of Germany?')),
-                 ('classify', lambda: chat._constrained(CLASSIFY, grammar(chat), '', (), None)),
+                 ('classify', lambda: chat.classify('I won the race!', KINDS)),
                  ('turn', turn(chat, 'And of Italy?')), ('other chat', turn(other, OTHER)),
                  ('turn', turn(chat, 'And of Austria?')),
                  ('judge', lambda: chat.oneshot(JUDGE, messages=chat.hist)), ('turn', turn(chat, 'And of Poland?')),
@@ -78,11 +78,6 @@ def ours(path):
             step()
             yield name, *watch.take(), chat.cache_report().why if name in ('turn', 'edit of turn 1', 'regenerate') else ''
         yield 'restart', *restarted(chat, path, folder), ''
-
-
-def grammar(chat):
-    from rishi.grammar import for_engine
-    return lambda: for_engine(chat.engine).choice(KINDS)
 
 
 def restarted(chat, path, folder):

@@ -14,11 +14,11 @@ from _bare import smol  # noqa: E402
 
 RULES = 'You sort short messages of guests of a small hotel by the sea for the people at its front desk. '
 SYSTEM = RULES + 'Say in a few words what the guest wants and who should see to it. ' * 30
-NOUNS = ['towels', 'the key', 'a taxi', 'breakfast', 'the heating', 'a late check-out', 'the bill', 'a quiet room',
-         'the lift', 'parking']
-ROWS = [f'Room {100 + i}: could somebody see to {NOUNS[i % 10]} before {1 + i % 12} o\'clock?' for i in range(100)]
+THINGS = ['soup', 'bed', 'key', 'taxi', 'lift', 'bill', 'bath', 'view', 'music', 'garden']
+FOUND = ['cold', 'wet', 'lost', 'late', 'slow', 'wrong', 'small', 'lovely', 'loud', 'closed']
+ROWS = [f'The {thing} was {found}.' for thing in THINGS for found in FOUND]
 TALK = ['Good morning. What is your name?', 'Name a colour.', 'Thank you.']
-MAX, ROOM, GOAL = 12, dict(n_ctx=4096), .6
+MAX, ROOM, GOAL = 16, dict(n_ctx=4096), .6
 
 
 class Ours:
