@@ -4,7 +4,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-from . import turn
+from . import idle, turn
 from .callbacks import listed
 from .errors import BadRequest, ContextWindowExceededError, EngineBusy
 from .owner import Stop
@@ -16,6 +16,7 @@ __all__ = ['ToolLoopMixin']
 
 class ToolLoopMixin:
     "The callable part of a Chat."
+    _idle = None                         # what is evaluated for the next turn meanwhile
     _stop: Stop | None = None            # of the turn that runs
 
     def __call__(self, msg=None, stream=False, max_output_tokens=None, cbs=None):
@@ -76,7 +77,9 @@ class ToolLoopMixin:
                 while not self._lock.acquire(timeout=.2): pass
             try:
                 self._turn, self._stop = this, stop
+                idle.end(self)
                 done = yield from turn.run(self, message, sampling, stop, cbs)
+                idle.begin(self)
             finally:
                 self._turn = self._stop = None
                 self._lock.release()

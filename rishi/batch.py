@@ -295,7 +295,11 @@ class _Pool:
             self.waiting.appendleft(last := self.rows.pop())
             self.width = len(self.rows)
             self._drop(last)
-        elif not self.engine._make_room(row.slot): row.error = ContextWindowExceededError(len(row.ids), self.engine.n_ctx)
+        elif self.engine._make_room(row.slot): pass
+        elif row is self.prefix:
+            self._drop(row)
+            self.prefix = None
+        else: row.error = ContextWindowExceededError(len(row.ids), self.engine.n_ctx)
         return False
 
     def _drop(self, row): self.engine._drop([s for s in self.engine.slots if s.owner is row])

@@ -37,7 +37,7 @@ __all__ = ['Chat', 'AsyncChat', 'ChatCallback', 'SlidingWindowCallback', 'PyFenc
 FINAL_PROMPT = ("You've reached the tool-call budget for this turn. Stop calling tools and answer with what you "
                 "already have.")
 SETTINGS = ('think', 'temp', 'top_k', 'top_p', 'min_p', 'seed', 'max_output_tokens', 'comp_kw', 'approve',
-            'tool_max_len', 'max_steps', 'parallel_tools', 'max_parallel_tools', 'final_prompt', 'ctx_limit')
+            'tool_max_len', 'max_steps', 'parallel_tools', 'max_parallel_tools', 'final_prompt', 'ctx_limit', 'idle_prefill')
 RUNTIMES = {'llama': ('rishi.llama', 'LlamaChat')}
 
 
@@ -95,7 +95,8 @@ class Chat(ToolLoopMixin, OneShotMixin, MapMixin, DiskMixin):
     is the reason for no); `tool_max_len` cuts their results (characters); `max_steps` caps the calls of a turn, after
     which `final_prompt` asks for an answer; `parallel_tools` runs the calls of a step side by side, at most
     `max_parallel_tools`; `think` switches thinking on or off where the model can (None: its own way); `ctx_limit`
-    narrows the window (tokens); `cbs` are callbacks beside the default ones. Other keywords are options of the
+    narrows the window (tokens); `cbs` are callbacks beside the default ones; `idle_prefill` evaluates what is known of
+    the next prompt between turns. Other keywords are options of the
     runtime. `engine` shares a loaded engine with other chats: such a chat does not close it."""
     _runtime = None
     _free = ()       # options that cost nothing, and so may come with engine= too
@@ -108,13 +109,14 @@ class Chat(ToolLoopMixin, OneShotMixin, MapMixin, DiskMixin):
     def __init__(self, model=None, *, runtime=None, model_path=None, engine=None, sp='', messages=None, tools=None,
                  ctx_limit=None, approve=None, tool_max_len=None, max_steps=10, parallel_tools=False,
                  max_parallel_tools=None, final_prompt=FINAL_PROMPT, think=None, temp=None, top_k=None, top_p=None,
-                 min_p=None, seed=None, max_output_tokens=None, comp_kw=None, cbs=None, default_cbs=True, **options):
+                 min_p=None, seed=None, max_output_tokens=None, comp_kw=None, cbs=None, default_cbs=True,
+                 idle_prefill=False, **options):
         self.sp, self.think, self.temp, self.top_k, self.top_p, self.min_p = sp, think, temp, top_k, top_p, min_p
         self.seed, self.max_output_tokens, self.comp_kw = seed, max_output_tokens, dict(comp_kw or {})
         self._sampling()                 # a bad value is told now, before anything is loaded
         self.toolbox, self.approve, self.tool_max_len, self.max_steps = Toolbox(tools), approve, tool_max_len, max_steps
         self.parallel_tools, self.max_parallel_tools = parallel_tools, max_parallel_tools
-        self.final_prompt = final_prompt
+        self.final_prompt, self.idle_prefill = final_prompt, idle_prefill
         self.hist = history.checked(messages or ())
         if self.hist and self.hist[0]['role'] == 'system': self.sp = self.sp or history.said(self.hist[0])
         self.hist = [m for i, m in enumerate(self.hist) if i or m['role'] != 'system']

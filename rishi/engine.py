@@ -119,11 +119,12 @@ class Engine:
                branch=True, wait=True) -> Iterator:
         """Evaluate what is new of the prompt `ids`, then generate: yields Progress and Token. `step` is filled as it
         goes and final when the stream has ended; `constraint` (see `grammar`) narrows what may come; `owner` is whose
-        slot it is (None: a one-shot); `branch` keeps a slot warm that would lose much. Raises ContextWindowExceededError before anything is evaluated."""
+        slot it is (None: a one-shot); `branch` keeps a slot warm that would lose much. Raises
+        ContextWindowExceededError before anything is evaluated."""
         if not ids: raise EngineError('The prompt is empty: the chat template rendered no text.')
         if len(ids) >= self.n_ctx: raise ContextWindowExceededError(len(ids), self.n_ctx)
-        return self.owner.stream(lambda flag, emit: self._step(ids, sampling, flag, step, constraint, owner, branch, emit),
-                                 stop, wait)
+        job = lambda flag, emit: self._step(ids, sampling, flag, step, constraint, owner, branch, emit)
+        return self.owner.stream(job, stop, wait)
 
     def cached(self, ids) -> int:
         "How many first tokens of `ids` some slot holds."
@@ -188,7 +189,7 @@ class Engine:
     def eval(self, tokens: list[int]):
         "Evaluate `tokens` behind what the slot holds; other slots make room. Every evaluation goes through here."
         slot, stop = self._slot, self._stop
-        if not self.can_trim and len(tokens) == 1: stop = self._never     # a broken-off token would cost the whole state
+        if not self.can_trim and len(tokens) == 1: stop = self._never     # broken off, it would cost the whole state
         while True:
             try: whole = self._eval(tokens, slot.seq, len(slot.cells), stop)
             except PoolFull as e:

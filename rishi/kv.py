@@ -19,8 +19,8 @@ BRANCH = 32     # a slot that would lose more cells than this is kept beside the
 class Slot:
     """One sequence: `seq` is its number in the engine (None: it was moved to host memory and `state` holds it), `cells`
     what it holds, `owner` whose conversation it is (None: a branch that was left, or with `once` a one-shot), `used`
-    when it was last of use. Where the cache cannot be cut at any place, `floor` is the fewest cells that it can be cut to
-    (None: it cannot), and `edges` are the snapshots of it by number of cells."""
+    when it was last of use. Where the cache cannot be cut at any place, `floor` is the fewest cells that it can be cut
+    to (None: it cannot), and `edges` are the snapshots of it by number of cells."""
     seq: int | None = None
     cells: list = field(default_factory=list)
     owner: object = None
@@ -102,7 +102,8 @@ def reason(old: list[dict] | None, new: list[dict], *, kept: int, had: int, shar
     """Why the prefix ended, in words, and whether tokens are paid for again: `(why, lost)`.
     `old` are the messages of the turn before with its answer (None: there was none), `new` those of this prompt.
     `had` tokens were in the cache after the turn before, `shared` of them are a prefix of the new prompt, `kept` were
-    still there; without `can_trim` more was, in a cache that could not be cut there. `changed_at()` gives the message (from 1) in which the text first differs."""
+    still there; without `can_trim` more was, in a cache that could not be cut there. `changed_at()` gives the message
+    (from 1) in which the text first differs."""
     if old is None: return 'first turn', False
     if kept < min(shared, had) - 1:
         return ('evicted' if can_trim else 'model cannot trim its cache'), True

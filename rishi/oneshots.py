@@ -58,7 +58,8 @@ class OneShotMixin:
     def _judged(self, question, labels, judge, messages):
         "The chat itself is asked behind its own conversation, which is in the cache; another reads what was said."
         seen = self.hist if messages is None else messages
-        if judge is None: return self.classify('', labels, prompt=question, messages=seen, sp=self.sp, tools=self.toolbox)
+        if judge is None:
+            return self.classify('', labels, prompt=question, messages=seen, sp=self.sp, tools=self.toolbox)
         return self.classify(transcript(judge, seen), labels, prompt=question, judge=judge, sp=JUDGE)
 
     def _choose(self, msg, labels, probs, messages, sp, **settings):

@@ -37,7 +37,7 @@ class Owner:
     "Runs jobs on a thread of its own; `name` is for messages."
 
     def __init__(self, name='engine'):
-        self.name, self.closed = name, False
+        self.name, self.closed, self.aside = name, False, None       # aside: the stop of work that yields to any job
         self._jobs, self._lock, self._stops = SimpleQueue(), threading.Lock(), []
         self._thread = threading.Thread(target=_work, args=(self._jobs,), name=f'rishi-{name}', daemon=True)
         self._thread.start()
@@ -46,8 +46,8 @@ class Owner:
         """Run `job(stop, emit)` on the owner's thread and yield what it emits; returns what it returns.
         Leaving early sets `stop` and waits for the job to end. Raises EngineClosed, and EngineBusy with `wait=False`
         when another job runs."""
-        box = SimpleQueue()
-        if self._put(lambda: _feed(job, stop, box), stop, wait): yield Progress('wait', 0, 0)
+        box, over = SimpleQueue(), threading.Event()
+        if self._put(lambda: _feed(job, stop, box, over), stop, wait): yield Progress('wait', 0, 0)
         ended = False
         try:
             while True:
@@ -59,7 +59,7 @@ class Owner:
         finally:
             if not ended:
                 stop.set()
-                while _get(box)[0] == 'item': pass
+                while not over.wait(.2): pass          # not the box: an interrupt may have come with its last item
 
     def call(self, fn):
         "Run `fn()` on the owner's thread and return its result."
@@ -83,6 +83,7 @@ class Owner:
             if self.closed: return
             self.closed = True
             for stop in self._stops: stop.set()
+            if aside := self.aside: aside.set()
             if last: self._jobs.put(last)
             self._jobs.put(None)
         if threading.current_thread() is not self._thread: self._thread.join()
@@ -95,6 +96,7 @@ class Owner:
                                                           'wait for it or stop it.')
             self._stops.append(stop)
             self._jobs.put(lambda: self._run(job, stop))
+            if aside := self.aside: aside.set()
             return len(self._stops) > 1
 
     def _run(self, job, stop):
@@ -109,9 +111,10 @@ def _work(jobs):
         del job                          # else the last job's engine lives until the next one
 
 
-def _feed(job, stop, box):
+def _feed(job, stop, box, over):
     try: box.put(('end', job(stop, lambda item: box.put(('item', item)))))
     except BaseException as e: box.put(('raise', e))     # told to the caller, whose affair it is
+    finally: over.set()
 
 
 def _get(box):

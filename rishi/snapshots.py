@@ -1,5 +1,5 @@
-"""Snapshots: how an engine goes back whose cache cannot be cut at any place, as with recurrent and hybrid models and with
-sliding windows that moved on.
+"""Snapshots: how an engine goes back whose cache cannot be cut at any place, as with recurrent and hybrid models and
+with sliding windows that moved on.
 
 A snapshot is the part of a sequence's state that cannot be cut. It is taken at the edges of turns, where later prompts
 will differ, and kept in host memory with the slot whose first cells it stands for. Going back restores the nearest one
@@ -42,7 +42,7 @@ def back(engine, slot: Slot, n: int) -> int:
 
 
 def fit(engine, but: Slot | None):
-    "Drop what was not used for longest until all that is in host memory fits; what `but` was parked with is not counted."
+    "Drop what was not used for longest until what is in host memory fits; the state of `but` is not counted."
     while True:
         parked, taken = [s for s in engine.slots if s.seq is None and s is not but], _taken(engine.slots)
         if sum(len(o.state) for o in [*parked, *taken]) <= engine.host_bytes: return
@@ -52,4 +52,4 @@ def fit(engine, but: Slot | None):
             for s in engine.slots: s.edges = {n: e for n, e in s.edges.items() if e is not last}
 
 
-def _taken(slots: Iterable[Slot]) -> list[Edge]: return list({id(e): e for s in slots for e in s.edges.values()}.values())
+def _taken(slots: Iterable[Slot]) -> set[Edge]: return {e for s in slots for e in s.edges.values()}

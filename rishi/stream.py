@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 
-from .types import Event, Progress, TextDelta, ThinkingDelta, ToolCall, ToolResult
+from .types import Done, Event, Progress, TextDelta, ThinkingDelta, ToolCall, ToolResult, notice
 
 __all__ = ['markdown', 'display_stream', 'Markdown']
 
@@ -38,6 +38,7 @@ def _piece(e, goes_on):
         case TextDelta(text): return text
         case ToolCall(): return f'⏳ `{_one_line(_call(e))}`'
         case ToolResult(): return f'→ `{_one_line(e.error or e.content)}`'
+        case Done(resp) if notice(resp): return f'*{notice(resp)}*'
 
 
 def _call(c):

@@ -11,8 +11,8 @@ from typing import Literal
 from .errors import BadRequest
 
 __all__ = ['Progress', 'ThinkingDelta', 'TextDelta', 'ToolCall', 'ApprovalNeeded', 'ToolResult', 'Done', 'Event',
-           'FinishReason', 'Resp', 'resp_text', 'thought', 'UsageStats', 'StepReport', 'CacheReport', 'Preflight',
-           'Sampling']
+           'FinishReason', 'Resp', 'resp_text', 'thought', 'notice', 'UsageStats', 'StepReport', 'CacheReport',
+           'Preflight', 'Sampling']
 
 FinishReason = Literal['stop', 'length', 'tool_calls', 'cancelled']
 
@@ -90,12 +90,17 @@ class Resp(dict):
     def _repr_markdown_(self):
         t = thought(self)
         quoted = '> **🧠 Thinking**\n>\n' + '\n'.join('> ' + o for o in t.splitlines()) + '\n\n' if t else ''
-        return quoted + resp_text(self)
+        return quoted + (resp_text(self) or (f'*{notice(self)}*' if notice(self) else ''))
 
 
 def resp_text(r) -> str:
     "The answer of `r`, without its thinking."
     return (r or {}).get('content') or ''
+
+
+def notice(r) -> str:
+    "Why there is no answer although the model ended by itself, or ''."
+    return (r or {}).get('meta', {}).get('notice', '')
 
 
 def thought(r) -> str:

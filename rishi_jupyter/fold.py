@@ -53,7 +53,7 @@ class Card:
 
 @dataclass(frozen=True)
 class State:
-    """A turn so far. `phase` is start, download, load, media, prefill, thinking, answering, tool, approval, done,
+    """A turn so far. `phase` is start, wait, download, load, media, prefill, thinking, answering, tool, approval, done,
     stopped or error, since second `since`; `tokens` were generated since `first`, when a step's first token came.
     `about` says in a line what each tool does; `buttons` are drawn below a question once clicks are known to arrive."""
     header: Header = field(default_factory=Header)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from itertools import groupby
 
+from rishi.types import notice
+
 from . import panel
 from .fold import Card, Header, Said, State, Thought, apply, fail, stop
 from .markdown import esc, formatted, ticked, visible
@@ -19,7 +21,8 @@ __all__ = ['Header', 'State', 'apply', 'stop', 'fail', 'html', 'text', 'ending',
 
 
 # --- words ----------------------------------------------------------------------------------------------------------
-PHASES = dict(start='Starting', download='Downloading the model', load='Loading the model', media='Reading the media',
+PHASES = dict(start='Starting', wait='Waiting for another turn',
+              download='Downloading the model', load='Loading the model', media='Reading the media',
               prefill='Reading the prompt', thinking='Thinking', answering='Answering', tool='Running a tool',
               approval='Waiting for you', done='Done', stopped='Stopped', error='Failed')
 
@@ -90,6 +93,7 @@ def _note_end(state):
     if state.done and state.done.finish_reason == 'length':
         return 'Stopped at the limit', (f' of {count(n)} tokens, which `--max-tokens` sets. The next turn goes on from '
                                         'here.')
+    if state.done and (why := notice(state.done.resp)): return 'No answer', f'. {why}'
     return None
 
 

@@ -9,7 +9,14 @@ import pytest
 from gguf_maker import write
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from untrimmable import MODELS
 
 from rishi import Chat, resp_text
@@ -21,10 +28,10 @@ from rishi.types import Progress, TextDelta, ThinkingDelta
 SAY = ['My name is Zora.', 'What is my name?', 'What is 5 + 7?', 'Tell me a story about Ana.', 'Count from 1 to 50.',
        'Reply with exactly: pong', 'Ünïcödé? 🦊']
 SYSTEM = ['', 'Whatever the user says, reply with exactly: pong. ' * 4]
-CHATS, SEQUENCES, HOST = 4, 3, 600_000
-# model -> how many runs, and by how much of their scale logits may differ: cells lie elsewhere in the memory, and so are
-# summed in another order, which weights of 8 bits make much of
-RUNS = {'tiny-chat': (12, .02), **dict.fromkeys(MODELS, (5, .001))}
+CHATS, HOST = 4, 600_000
+# (model, sequences, runs, by how much of their scale logits may differ). Cells lie elsewhere in the memory than in that
+# of a cold engine, and so are summed in another order, which weights of 8 bits make much of.
+RUNS = [('tiny-chat', 3, 40, .02), ('tiny-chat', 1, 10, .02), *((name, 3, 20, .001) for name in MODELS)]
 say, which, length = st.sampled_from(SAY), st.integers(0, CHATS - 1), st.integers(1, 24)
 
 
@@ -33,15 +40,17 @@ class CacheMachine(RuleBasedStateMachine):
 
     def __init__(self, engine, cold, folder, noise):
         super().__init__()
-        self.engine, self.cold, self.noise, self.chats, self.file, self.saved = engine, cold, noise, [], folder/'kv', None
+        self.engine, self.cold, self.noise = engine, cold, noise
+        self.chats, self.file, self.saved = [], folder/'chat.kv', None
 
     # --- chats come and go ------------------------------------------------------------------------------------------
     @initialize(sp=st.sampled_from(SYSTEM))
-    def begin(self, sp): self.open(sp, False)
+    def begin(self, sp): self.open(sp, False, False)
 
     @precondition(lambda self: len(self.chats) < CHATS)
-    @rule(sp=st.sampled_from(SYSTEM), think=st.sampled_from([False, True]))
-    def open(self, sp, think): self.chats.append(Chat(engine=self.engine, sp=sp, think=think, temp=0))
+    @rule(sp=st.sampled_from(SYSTEM), think=st.booleans(), idle=st.booleans())
+    def open(self, sp, think, idle):
+        self.chats.append(Chat(engine=self.engine, sp=sp, think=think, temp=0, idle_prefill=idle))
 
     @precondition(lambda self: len(self.chats) < CHATS)
     @rule(i=which)
@@ -93,10 +102,11 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(i=which, msg=say, n=length)
     def oneshot(self, i, msg, n):
         chat = self.chat(i)
-        mine = lambda: self.engine.owner.call(lambda: [list(s.cells) for s in self.engine.slots if s.owner is chat._key])
+        cells = lambda: [list(s.cells) for s in self.engine.slots if s.owner is chat._key]
+        mine = lambda: self.engine.owner.call(cells)
         there, before = list(chat.hist), mine()
         chat.oneshot(msg, max_output_tokens=n)
-        assert chat.hist == there and mine() in (before, [])             # []: there was no room for it, nor in memory
+        assert chat.hist == there and (chat.idle_prefill or mine() in (before, []))   # []: no room, nor in host memory
 
     @rule(i=which, text=say)
     def classify(self, i, text):
@@ -172,7 +182,7 @@ class CacheMachine(RuleBasedStateMachine):
         def job():
             memory, slots = self.engine._native.memory, self.engine.slots
             parked = [s for s in slots if s.seq is None] + [*{e for s in slots for e in s.edges.values()}]
-            return ([L.llama_memory_seq_pos_max(memory, s) + 1 for s in range(SEQUENCES)],
+            return ([L.llama_memory_seq_pos_max(memory, s) + 1 for s in range(self.engine.n_seq)],
                     [(s.seq, len(s.cells)) for s in slots if s.seq is not None],
                     sum(len(o.state) for o in parked), [s.owner for s in slots if s.owner is not None])
         return self.engine.owner.call(job)
@@ -207,13 +217,13 @@ def said(answer): return (f'<think>\n{answer["thinking"]}' if answer.get('thinki
 
 
 @pytest.mark.needs('llama')
-@pytest.mark.parametrize('model', RUNS)
-def test_nothing_that_users_do_spoils_the_cache(model, tiny_chat, tmp_path):
+@pytest.mark.parametrize('model, sequences, runs, noise', RUNS)
+def test_nothing_that_users_do_spoils_the_cache(model, sequences, runs, noise, tiny_chat, tmp_path):
     path = tiny_chat if model == 'tiny-chat' else write(tmp_path/f'{model}.gguf', MODELS[model]())
-    more = dict(n_seq_max=SEQUENCES, flash_attn_type=0, swa_full=False, n_batch=64)
+    more = dict(n_seq_max=sequences, flash_attn_type=0, swa_full=False, n_batch=64)
     load = lambda: finish(load_engine(path, n_threads=1, n_ctx=512, eng_kw=more))
     engine, cold = load(), load()
-    engine.host_bytes, (runs, noise) = HOST, RUNS[model]
+    engine.host_bytes = HOST
     steps = settings(max_examples=runs, stateful_step_count=25, derandomize=True, deadline=None, print_blob=True,
                      suppress_health_check=list(HealthCheck))
     try: run_state_machine_as_test(lambda: CacheMachine(engine, cold, tmp_path, noise), settings=steps)

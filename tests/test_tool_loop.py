@@ -138,6 +138,16 @@ def test_a_call_in_unclosed_thinking_is_run():
     assert resp_text(chat('go')) == '3' and results(chat) == ['3']
 
 
+def test_thinking_without_an_answer_is_told_and_not_an_empty_reply():
+    "CASES 5: never an empty answer in silence."
+    chat = script('<think>\nhm, let me see', '4')
+    *_, done = chat('go', stream='events')
+    assert done.resp['thinking'] == 'hm, let me see' and 'without an answer' in done.resp['meta']['notice']
+    assert 'without an answer' in done.resp._repr_markdown_() and checked(chat.hist) == chat.hist
+    assert resp_text(chat('again')) == '4'
+    assert 'without an answer' in ''.join(script('<think>\nhm')('go', stream=True))
+
+
 def test_calls_beyond_the_budget_are_answered_and_not_run():
     chat = script(call('add', a=1, b=1) * 3, 'done', tools=[add], max_steps=2)
     chat('go')

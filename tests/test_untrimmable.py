@@ -65,7 +65,7 @@ def test_snapshots_and_parked_slots_share_a_budget_and_the_oldest_goes_first():
 
 
 # --- real models ------------------------------------------------------------------------------------------------------
-pytestmark_llama = pytest.mark.needs('llama')
+llama = pytest.mark.needs('llama')
 ASK = dict(temp=0, max_output_tokens=12)
 
 
@@ -74,7 +74,8 @@ def engines(request, tmp_path_factory):
     "Two engines of the same model: one stays warm, the other tells what a cold one says."
     path = tmp_path_factory.mktemp('rigid')/f'{request.param}.gguf'
     path.write_bytes(MODELS[request.param]())
-    load = lambda: finish(load_engine(path, n_threads=1, n_ctx=1536, eng_kw=dict(swa_full=False, n_batch=64, n_seq_max=3)))
+    more = dict(swa_full=False, n_batch=64) | (dict(n_seq_max=4) if request.param == 'sliding' else {})
+    load = lambda: finish(load_engine(path, n_threads=1, n_ctx=1536, eng_kw=more))
     warm, cold = load(), load()
     warm.kind = request.param
     yield warm, cold
@@ -112,19 +113,19 @@ def turn(chat, msg=None):
 def tokens(chat, text): return len(chat.engine.tokenize(text.encode(), first=True))
 
 
-@pytestmark_llama
+@llama
 def test_what_can_be_cut_is_asked(warm):
     chat = Chat(engine=warm, **ASK)
-    assert not warm.can_trim and warm.n_seq == 3
+    assert not warm.can_trim and warm.n_seq == 4
     chat('hello')
     slot, asked = warm._slot, lambda: warm.owner.call(lambda: warm._floor(warm._slot.seq))
     assert asked() == (0 if warm.kind == 'sliding' else len(slot.cells))
     chat(STORY)
     assert WINDOW < asked() <= len(slot.cells)
-    if warm.kind == 'sliding': assert warm.owner.call(lambda: warm._trim(slot.seq, WINDOW))      # it says yes to anything
+    if warm.kind == 'sliding': assert warm.owner.call(lambda: warm._trim(slot.seq, WINDOW))    # it says yes to anything
 
 
-@pytestmark_llama
+@llama
 def test_every_step_says_what_a_cold_engine_says(warm):
     chat = Chat(engine=warm, sp='you are a poet', **ASK)
     turn(chat, STORY)
@@ -147,11 +148,11 @@ def test_every_step_says_what_a_cold_engine_says(warm):
     assert chat.hist[-1]['content'] == said['content']
 
 
-@pytestmark_llama
+@llama
 def test_going_back_starts_at_the_nearest_snapshot(warm):
     chat = Chat(engine=warm, **ASK)
     chat('hello')
-    before = tokens(chat, chat._render(chat._messages(chat.hist), generate=False)) - 1       # to the end mark, no newline
+    before = tokens(chat, chat._render(chat._messages(chat.hist), generate=False)) - 1     # to the end mark, no newline
     chat(STORY)
     chat('and then?')
     chat.rewind(2)
@@ -159,7 +160,7 @@ def test_going_back_starts_at_the_nearest_snapshot(warm):
     assert report.cached == before and report.why == 'model cannot trim its cache'
 
 
-@pytestmark_llama
+@llama
 def test_regenerating_evaluates_the_start_of_the_answer_only(warm):
     chat = Chat(engine=warm, **ASK)
     chat(STORY)
@@ -168,7 +169,7 @@ def test_regenerating_evaluates_the_start_of_the_answer_only(warm):
     assert chat.hist[-1]['content'] == first and report.evaluated <= tokens(chat, '\n<|im_start|>assistant\n')
 
 
-@pytestmark_llama
+@llama
 def test_chats_and_one_shots_share_a_system_prompt(warm):
     sp = 'you are a poet who writes of foxes. ' * 8
     a, b = (Chat(engine=warm, sp=sp, **ASK) for _ in range(2))
@@ -179,7 +180,7 @@ def test_chats_and_one_shots_share_a_system_prompt(warm):
     assert turn(a, 'go on').why == 'extends the conversation'
 
 
-@pytestmark_llama
+@llama
 def test_without_a_snapshot_all_is_evaluated_and_the_reason_is_given(warm, monkeypatch):
     "Case 16."
     monkeypatch.setattr(warm, 'host_bytes', 0)
@@ -191,7 +192,7 @@ def test_without_a_snapshot_all_is_evaluated_and_the_reason_is_given(warm, monke
     assert report.cached == 0 and (report.why, report.steps[0].lost) == ('model cannot trim its cache', True)
 
 
-@pytestmark_llama
+@llama
 @pytest.mark.parametrize('how', ['close', 'cancel'])
 def test_an_interrupted_answer_is_gone_on_from(warm, how):
     chat = Chat(engine=warm, **ASK)
@@ -209,7 +210,7 @@ def test_an_interrupted_answer_is_gone_on_from(warm, how):
     assert report.why in ('extends the conversation', 'model cannot trim its cache')
 
 
-@pytestmark_llama
+@llama
 def test_an_interrupted_prefill_keeps_what_was_evaluated(warm):
     chat = Chat(engine=warm, **ASK)
     turn(chat, 'hello')
@@ -222,7 +223,7 @@ def test_an_interrupted_prefill_keeps_what_was_evaluated(warm):
     assert turn(chat, STORY).cached > held + 60
 
 
-@pytestmark_llama
+@llama
 def test_a_batch_that_is_broken_off_costs_no_more_than_itself(warm):
     "The stop is seen inside the native call: a recurrent state is of no use then."
     chat, asked = Chat(engine=warm, **ASK), []
@@ -241,9 +242,9 @@ def test_a_batch_that_is_broken_off_costs_no_more_than_itself(warm):
     assert turn(chat, STORY).cached >= held + 60
 
 
-@pytestmark_llama
+@llama
 def test_parked_slots_come_back_with_their_snapshots(warm):
-    chats = [Chat(engine=warm, sp=f'you are poet {i}', **ASK) for i in range(5)]
+    chats = [Chat(engine=warm, sp=f'you are poet {i}', **ASK) for i in range(6)]
     for c in chats: turn(c, STORY)
     for c in chats: turn(c, 'and then?')
     assert all(c.cache_report().why == 'extends the conversation' for c in chats)
@@ -253,7 +254,7 @@ def test_parked_slots_come_back_with_their_snapshots(warm):
         assert turn(c, 'no').evaluated < 60
 
 
-@pytestmark_llama
+@llama
 def test_the_budget_holds_and_no_cell_leaks(warm, monkeypatch):
     monkeypatch.setattr(warm, 'host_bytes', 60_000)
     chats = [Chat(engine=warm, **ASK) for _ in range(4)]
@@ -269,7 +270,25 @@ def test_the_budget_holds_and_no_cell_leaks(warm, monkeypatch):
     assert not warm.slots and set(left) == {-1}
 
 
-@pytestmark_llama
+@llama
+def test_rows_of_a_map_say_what_they_say_alone(warm):
+    chat = Chat(engine=warm, sp='you are a poet', **ASK)
+    turn(chat, STORY)
+    rows = ['a fox', 'a crow and ' * 5, 'some cheese']
+    batches, real = [], warm._eval_rows
+    warm._eval_rows = lambda rows, stop: batches.append(len(rows)) or real(rows, stop)
+    try: answers = chat.map(rows, progress=False)
+    finally: del warm._eval_rows
+    assert max(batches) > 1
+    for row, answer in zip(rows, answers, strict=True):
+        ids = warm.tokenize((chat.render(row) + resp_text(answer)).encode(), first=True)
+        for k in range(len(ids) - ASK['max_output_tokens'], len(ids)):
+            logits = warm.cold.logits(ids[:k])
+            assert logits[ids[k]] >= logits.max() - .01 * np.abs(logits).max()
+    assert turn(chat, 'and then?').why == 'extends the conversation'
+
+
+@llama
 def test_a_cache_that_refuses_to_be_cut_is_evaluated_again(tiny, monkeypatch):
     "Whatever was thought of it before."
     tiny.forget()

@@ -1,12 +1,13 @@
 "The fold of a turn, its HTML and its text; what a running view is sent."
 import re
+from dataclasses import replace
 
 import pytest
 from test_markdown import Reader
 from turns import ANSWER, HEADER, done, pieces, prefill, turn
 
 from rishi.errors import BadRequest, ContextWindowExceededError
-from rishi.types import ApprovalNeeded, Progress, TextDelta, ThinkingDelta, ToolCall, ToolResult
+from rishi.types import ApprovalNeeded, Progress, Resp, TextDelta, ThinkingDelta, ToolCall, ToolResult
 from rishi_jupyter import fold, view
 from rishi_jupyter.fold import Answer, Card, Said, State, Thought
 
@@ -64,6 +65,7 @@ STATES = [
     ([(1, Progress('download', 1_980_000_000, 3_110_000_000))],
      'Downloading the model tiny · Q8_0 1.98 of 3.11 GB · 64 %'),
     ([(1, Progress('load', 640, 1000))], 'Loading the model tiny · Q8_0 64 %'),
+    ([(0, Progress('wait', 0, 0))], 'Waiting for another turn'),
     ([(0, Progress('prefill', 0, 1240)), (.9, Progress('prefill', 471, 1240))],
      'Reading the prompt 38 % of 1,240 tokens about 1.5 s to go 0.9 s'),
     ([(0, Progress('prefill', 150, 200, 100))], 'Reading the prompt 50 % of 100 tokens'),
@@ -72,6 +74,8 @@ STATES = [
      'Yes [stopped here] Stopped by you after 23 tokens. The partial answer is kept'),
     ([(.2, TextDelta('Yes', 3)), (.5, done(reason='length', generated=3))],
      'Stopped at the limit of 3 tokens, which --max-tokens sets.'),
+    ([(.2, ThinkingDelta('hm', 3)), (.5, replace(done(), resp=Resp(meta={'notice': 'It stopped inside.'})))],
+     'No answer. It stopped inside.'),
     ([(0, MAIL), (0, ApprovalNeeded(MAIL))], "The model asks to run send(to='ana') Nothing runs until you choose."),
     ([(0, ADD)], "add(x=1, y='<b>') running"),
     ([(0, ADD), (1, ToolResult(ADD, '2', None, .004))], "add(x=1, y='<b>') → 2 4 ms"),

@@ -64,7 +64,8 @@ class Weights:
         self.put(at + 'ssm_a', -np.tile(np.linspace(.05, .5, STATE), (INNER, 1)))
         self.put(at + 'ssm_d', np.ones(INNER))
         self.matrix(at + 'ssm_out.weight', WIDTH, INNER, 2)
-        for name, n in (('dt', RANK), ('b', STATE), ('c', STATE)) if norms else (): self.norm(f'{at}ssm_{name}_norm.weight', n)
+        if not norms: return
+        for name, n in (('dt', RANK), ('b', STATE), ('c', STATE)): self.norm(f'{at}ssm_{name}_norm.weight', n)
 
 
 def _model(arch, weights, **meta):
@@ -86,7 +87,7 @@ def sliding(layers=4):
         at = f'blk.{i}.'
         w.attention(at)
         w.ffn(at)
-        for name in ('attn_norm', 'post_attention_norm', 'ffn_norm', 'post_ffw_norm'): w.norm(f'{at}{name}.weight', WIDTH)
+        for name in ('attn', 'post_attention', 'ffn', 'post_ffw'): w.norm(f'{at}{name}_norm.weight', WIDTH)
         for name in 'qk': w.norm(f'{at}attn_{name}_norm.weight', WIDTH // HEADS)
     head = WIDTH // HEADS
     return _model('gemma3', w, block_count=layers, attention__head_count_kv=KV_HEADS, attention__sliding_window=WINDOW,

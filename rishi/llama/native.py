@@ -112,8 +112,8 @@ class Native:
 
     # --- evaluation ---------------------------------------------------------------------------------------------------
     def decode(self, rows, stop) -> int:
-        """Evaluate `rows` of (tokens, sequence, position of the first), with logits for the last token of each. 0: done;
-        1: the pool has no room, nothing happened; 2: `stop` broke it off."""
+        """Evaluate `rows` of (tokens, sequence, position of the first), with logits for the last token of each. 0:
+        done; 1: the pool has no room, nothing happened; 2: `stop` broke it off."""
         if stop is not self._stop:
             self._stop = stop            # kept: the library holds a pointer into it
             L.llama_set_abort_callback(self.ctx, self._abort, ctypes.cast(stop.flag, ctypes.c_void_p))
@@ -134,11 +134,11 @@ class Native:
         return bool(L.llama_memory_seq_rm(self.memory, seq, n if n else -1, -1))
 
     def copy(self, seq: int, to: int, n: int):
-        """Let sequence `to` share the first `n` cells of `seq`; only metadata is written. A sliding window is copied: its
-        pool is small, and shared cells are not freed when the window moves on."""
+        """Let sequence `to` share the first `n` cells of `seq`; only metadata is written. A sliding window is copied:
+        its pool is small, and shared cells are not freed when the window moves on."""
         L.llama_memory_seq_cp(self.memory, seq, to, 0, n)
-        if self.n_swa and self.parts and (window := self.save(to, part=True)) and not self.restore(to, window, part=True):
-            L.llama_memory_seq_cp(self.memory, seq, to, 0, n)
+        if not (self.n_swa and self.parts) or (window := self.save(to, part=True)) is None: return
+        if not self.restore(to, window, part=True): L.llama_memory_seq_cp(self.memory, seq, to, 0, n)
 
     def floor(self, seq: int) -> int:
         """The fewest cells that sequence `seq` can be cut to, but for none. A recurrent state stands for all that was
@@ -162,8 +162,8 @@ class Native:
         return L.llama_state_seq_set_data_ext(self.ctx, buf, len(state), seq, flags) == len(state)
 
     def sampler(self, parts) -> callable:
-        """A fresh chain of `parts`; returns `(i=-1) -> id`, which samples from the logits of token `i` of the last batch.
-        The chain lives as long as what is returned."""
+        """A fresh chain of `parts`; returns `(i=-1) -> id`, which samples from the logits of token `i` of the last
+        batch. The chain lives as long as what is returned."""
         chain = L.llama_sampler_chain_init(L.llama_sampler_chain_default_params())
         for p in parts: L.llama_sampler_chain_add(chain, p)
         sample, ctx = L.llama_sampler_sample, self.ctx
