@@ -26,15 +26,15 @@ SLICE = .15     # seconds that one job takes; another request waits no longer th
 
 
 class MapMixin:
-    "The part of a Chat that answers many prompts; `map_res` are the results of the last map, None where one is missing."
-    map_res: list | None = None
+    "The part of a Chat that answers many prompts."
+    map_res: list | None = None          # the results of the last map, None where one is missing
 
     def map(self, prompts, *, schema=None, sp=None, messages=None, max_output_tokens=None, batch=8, progress=True,
             **settings) -> list:
         """Answer each of `prompts` (texts: a list, a column of a table) on its own, as if it were the next message of
-        the conversation, or of `messages` (`()`: none); the history does not change. Returns a list of Resp in the order
-        of the prompts, for a pandas Series a Series with its index. With `schema` the results are values of it, as
-        `structured` returns them. A prompt that fails has its error (a RishiError) in the place of its result.
+        the conversation, or of `messages` (`()`: none); the history does not change. Returns a list of Resp in the
+        order of the prompts, for a pandas Series a Series with its index. With `schema` the results are values of it,
+        as `structured` returns them. A prompt that fails has its error (a RishiError) in the place of its result.
 
         The common prefix is evaluated once, and up to `batch` rows run at a time where the engine can. `progress` shows
         a bar, or is called with (done, total). `cancel()` ends it: what is not finished holds an EngineError. After an
@@ -281,7 +281,7 @@ class _Pool:
     def _eval(self, parts, stop) -> bool:
         "Evaluate them; False when it did not come to that."
         rows = [(tokens, row.slot.seq, len(row.slot.cells)) for row, tokens in parts]
-        if not self.engine.can_trim: stop = self.engine._never       # broken off, it would cost the state of every row
+        if self.engine.snaps: stop = self.engine._never       # broken off, it would cost the state of every row
         try: whole = self.engine._eval_rows(rows, stop)
         except PoolFull: return self._narrow(parts[0][0])
         if not whole:

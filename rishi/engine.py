@@ -58,7 +58,8 @@ class Engine:
     runtime = None
     n_ctx = n_threads = batch = vocab_size = 0
     n_seq, host_bytes, token_bytes = 1, 512 << 20, 0.0
-    gpu, can_trim, batched = False, True, False          # can_trim: at any place; else `_floor` is asked
+    gpu, batched = False, False
+    can_trim, snaps = True, False        # cells can be cut at any place, else `_floor` is asked; snapshots are worth it
     template: Template
 
     def __init__(self, name):
@@ -189,7 +190,7 @@ class Engine:
     def eval(self, tokens: list[int]):
         "Evaluate `tokens` behind what the slot holds; other slots make room. Every evaluation goes through here."
         slot, stop = self._slot, self._stop
-        if not self.can_trim and len(tokens) == 1: stop = self._never     # broken off, it would cost the whole state
+        if self.snaps and len(tokens) == 1: stop = self._never     # broken off, it would cost the whole state
         while True:
             try: whole = self._eval(tokens, slot.seq, len(slot.cells), stop)
             except PoolFull as e:
@@ -301,14 +302,14 @@ class Engine:
 
     def _prefill(self, ids, step, emit):
         at, total = step.cached, len(ids)
-        edges = set() if self.can_trim else snapshots.edges(ids, self.is_eog, self.is_control)
+        edges = snapshots.edges(ids, self.is_eog, self.is_control) if self.snaps else set()
         emit(Progress('prefill', at, total, at))
         while at < total:
             if self._stop.is_set(): raise _Stopped
             to = min(at + self.batch, total, *(e for e in edges if e > at))
             self.eval(ids[at:to])
             at, step.evaluated = to, to - step.cached
-            if not self.can_trim: snapshots.keep(self, self._slot, passing=at not in edges)
+            if self.snaps: snapshots.keep(self, self._slot, passing=at not in edges)
             emit(Progress('prefill', at, total, step.cached))
 
     def _decode(self, sample, sampling, step, constraint, t0, emit):

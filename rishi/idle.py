@@ -61,7 +61,7 @@ class _Work:
         choice = choose(eng.slots, self.key, [*ids, END], eng.can_trim, False)
         if not ids or choice.how != 'own' or choice.slot.seq is None: return False
         slot = eng._place([*ids, END], self.key, branch=False)
-        edges = set() if eng.can_trim else snapshots.edges(ids, eng.is_eog, eng.is_control)
+        edges = snapshots.edges(ids, eng.is_eog, eng.is_control) if eng.snaps else set()
         at = len(slot.cells)
         to = min(at + min(BATCH, eng.batch), len(ids), *(e for e in edges if e > at))
         if at < to and not self._eval(slot, ids[at:to], stop):
@@ -73,7 +73,7 @@ class _Work:
     def _eval(self, slot, tokens, stop) -> bool:
         "Evaluate `tokens`; False when it was broken off or there is no room."
         eng, at = self.engine, len(slot.cells)
-        try: whole = eng._eval(tokens, slot.seq, at, stop if eng.can_trim else eng._never)
+        try: whole = eng._eval(tokens, slot.seq, at, eng._never if eng.snaps else stop)
         except PoolFull: return False
         if whole: slot.cells.extend(tokens)
         else: eng._cut(slot, at)

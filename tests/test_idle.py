@@ -34,7 +34,7 @@ def settle(engine):
 
 def own(chat, msg):
     "Tokens of the prompt that the next user's message may change."
-    a, b = (chat.engine.tokenize(chat.render(m).encode(), True) for m in (msg, 'another message'))
+    a, b = (chat.engine.tokenize(chat.render(m).encode(), True) for m in (msg, 'Zebras'))
     return len(a) - next(i for i, (x, y) in enumerate(zip(a, b)) if x != y)
 
 
@@ -53,7 +53,7 @@ def talk(chat, messages=TALK):
 @pytest.mark.parametrize('think', [True, False])
 def test_the_next_turn_evaluates_its_own_text_only(engine, think):
     plain, rows = talk(Chat(engine=engine, temp=0, think=think))
-    assert all(n > 5 + m for n, m, _ in rows[1:]) == think       # the template drops old thinking: paid again
+    assert all(n > 4 + m for n, m, _ in rows[1:])        # the template drops old thinking, an empty block too
     engine.forget()
     ahead, rows = talk(Chat(engine=engine, temp=0, think=think, idle_prefill=True))
     assert [resp_text(a) for a in ahead] == [resp_text(a) for a in plain] and 'Zora' in resp_text(ahead[-1])
@@ -109,7 +109,7 @@ def test_nobody_is_evicted_for_it(tiny_chat):
         chat('word ' * 60, max_output_tokens=40)
         settle(chat.engine)
         other('Reply with exactly: pong')
-        assert other.cache_report().why == 'extends the conversation'
+        assert other.cache_report().why != 'evicted'
 
 
 # --- requests come first; the order of events is what counts ----------------------------------------------------------
@@ -137,24 +137,20 @@ def gated(n=3, **kw):
     return engine, Chat(engine=engine, idle_prefill=True, **kw)
 
 
-def stopped_within(engine, chat):
-    "Run a turn whose idle work hangs in its first batch."
-    engine.gate = False
-    events = chat(PAD, stream='events')
-    for e in events: engine.gate = type(e).__name__ == 'TextDelta' or engine.gate
-    assert engine.inside.wait(60)
-    engine.gate = False
+def ask_and_hang(engine, chat):
+    "A turn, and then the idle work hangs in its first batch; returns how many batches there were."
+    real, engine._decode = engine._decode, lambda *a: (real(*a), setattr(engine, 'gate', True))[0]
+    chat(PAD)
+    assert engine.inside.wait(60) and engine.events[-1] == BATCH
+    engine._decode, engine.gate = real, False
+    return len(engine.events)
 
 
 def test_a_request_breaks_the_running_batch_off_and_comes_next():
     engine, chat = gated()
     chat('short')
     settle(engine)
-    real, engine._decode = engine._decode, lambda *a: (real(*a), setattr(engine, 'gate', True))[0]
-    chat(PAD)
-    assert engine.inside.wait(60)        # the first batch of the idle work, and there it would stay
-    engine._decode, engine.gate, before = real, False, len(engine.events)
-    assert engine.events[-1] == BATCH
+    before = ask_and_hang(engine, chat)
     chat('again')
     assert engine.events[before] > BATCH and '(old)' in engine.prompts[-1]
 
@@ -162,10 +158,7 @@ def test_a_request_breaks_the_running_batch_off_and_comes_next():
 def test_another_chats_request_comes_first_and_then_it_goes_on():
     engine, chat = gated()
     other = Chat(engine=engine)
-    real, engine._decode = engine._decode, lambda *a: (real(*a), setattr(engine, 'gate', True))[0]
-    chat(PAD)
-    assert engine.inside.wait(60)
-    engine._decode, engine.gate, before = real, False, len(engine.events)
+    before = ask_and_hang(engine, chat)
     other('x' * 100)
     assert engine.events[before] > 100
     settle(engine)
@@ -178,16 +171,12 @@ def test_another_chats_request_comes_first_and_then_it_goes_on():
 def test_when_the_chat_or_the_engine_is_gone_nothing_happens(how):
     engine, chat = gated()
     other = Chat(engine=engine)
-    real, engine._decode = engine._decode, lambda *a: (real(*a), setattr(engine, 'gate', True))[0]
-    chat(PAD)
-    assert engine.inside.wait(60)
-    before = len(engine.events)
+    before = ask_and_hang(engine, chat)
     if how == 'chat': chat.close()
     if how == 'engine': engine.close()
     if how == 'drop':
         del chat
         gc.collect()
-    engine.gate = False
     engine.go.set()
     if how == 'engine': assert engine.closed
     else:

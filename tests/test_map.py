@@ -101,7 +101,7 @@ def test_the_conversation_so_far_is_the_prefix_and_goes_on_untouched(chat):
 
 @llama
 def test_a_row_that_fails_has_its_error_in_its_place(chat):
-    out = chat.map(['Reply with exactly: pong', '', None, 3, float('nan'), 'word ' * 5000, 'Reply with exactly: ping'], **QUIET)
+    out = chat.map([WORDS[0], '', None, 3, float('nan'), 'word ' * 5000, WORDS[1]], **QUIET)
     assert [resp_text(out[0]), resp_text(out[-1])] == ['pong', 'ping']
     assert [type(o) for o in out[1:-1]] == [BadRequest] * 4 + [ContextWindowExceededError]
 
@@ -116,7 +116,7 @@ def test_the_length_is_limited_row_by_row(chat):
 @llama
 def test_sampling_with_a_seed_is_that_of_one_shots(chat):
     hot = dict(temp=1.5, seed=7, max_output_tokens=8)
-    assert [o['content'] for o in chat.map(WORDS, batch=1, **hot, **QUIET)] == [chat.oneshot(q, **hot)['content'] for q in WORDS]
+    assert chat.map(WORDS, batch=1, **hot, **QUIET) == [chat.oneshot(q, **hot) for q in WORDS]
 
 
 def test_nothing_to_answer_is_no_work(): assert Chat(engine=ScriptedEngine()).map([]) == []
@@ -251,8 +251,8 @@ def test_a_small_pool_runs_fewer_rows_and_keeps_the_conversation(tiny_chat, n_ct
     with Chat(tiny_chat, n_ctx=n_ctx, n_threads=1, **ASK) as chat:
         chat('My name is Zora.')
         pad = 'word ' * 20
-        out = chat.map([f'{pad}\n{q}' for q in SUMS], max_output_tokens=40, **QUIET)
-        assert [o['content'] for o in out] == [chat.oneshot(f'{pad}\n{q}', messages=chat.hist, max_output_tokens=40)['content'] for q in SUMS]
+        asked, most = [f'{pad}\n{q}' for q in SUMS], dict(max_output_tokens=40)
+        assert chat.map(asked, **most, **QUIET) == [chat.oneshot(q, messages=chat.hist, **most) for q in asked]
         assert resp_text(chat('What is my name?')) == 'Your name is Zora.' and chat.cache_report().why != 'evicted'
 
 

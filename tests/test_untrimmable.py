@@ -126,6 +126,24 @@ def test_what_can_be_cut_is_asked(warm):
 
 
 @llama
+def test_a_whole_sliding_window_is_cut_like_any_cache_while_it_is_there(tmp_path):
+    "The library's default keeps all cells of the window's layers; then no snapshot is taken."
+    path = tmp_path/'sliding.gguf'
+    path.write_bytes(MODELS['sliding']())
+    with Chat(path, n_threads=1, n_ctx=1536, **ASK) as chat:
+        chat(STORY)
+        chat(STORY)
+        chat.rewind(1)
+        chat('no, the fox')
+        assert chat.cache_report().why == 'went back to turn 2' and not any(s.edges for s in chat.engine.slots)
+        ids = list(chat._known.ids)
+        warm = chat.engine.logits(ids)
+        chat.engine.forget()
+        cold = chat.engine.logits(ids)
+        assert np.abs(warm - cold).max() <= .01 * np.abs(cold).max()
+
+
+@llama
 def test_every_step_says_what_a_cold_engine_says(warm):
     chat = Chat(engine=warm, sp='you are a poet', **ASK)
     turn(chat, STORY)

@@ -90,7 +90,6 @@ class LlamaEngine(Engine):
         rescaled = any(k.startswith(('rope', 'yarn')) for k in eng_kw)
         own = dict(n_ctx=n_ctx if rescaled else min(n_ctx, trained), n_batch=256, n_seq_max=self.n_seq,
                    kv_unified=True, no_perf=True, n_threads=self.n_threads, n_threads_batch=self.n_threads)
-        if not model_kw['n_gpu_layers'] and 'type_v' not in eng_kw: own['flash_attn_type'] = 0      # slower on a CPU
         _fill((mp, cp), own | eng_kw)
         self._shape = {k: getattr(cp, k) for k in SHAPE}
         self._native.open(cp)
@@ -99,7 +98,7 @@ class LlamaEngine(Engine):
     def _describe(self, L, model_kw):
         n, vocab = self._native, self._native.vocab
         self.n_ctx, self.batch, self.vocab_size = n.n_ctx, n.n_batch, L.llama_vocab_n_tokens(vocab)
-        self.can_trim = not (n.whole or n.n_swa)
+        self.can_trim, self.snaps = not (n.whole or n.n_swa), n.parts
         self.n_threads, self.n_seq = L.llama_n_threads(n.ctx), L.llama_n_seq_max(n.ctx)
         self.gpu = bool(model_kw['n_gpu_layers']) and bool(L.llama_supports_gpu_offload())
         self._bos = L.llama_vocab_bos(vocab) if L.llama_vocab_get_add_bos(vocab) else None
@@ -131,7 +130,7 @@ class LlamaEngine(Engine):
     def _save(self, seq): return self._native.save(seq)
     def _restore(self, seq, state): return self._native.restore(seq, state)
     def _floor(self, seq): return self._native.floor(seq)
-    def _snap(self, seq): return self._native.save(seq, part=True) if self._native.parts else None
+    def _snap(self, seq): return self._native.save(seq, part=True)
     def _unsnap(self, seq, state): return self._native.restore(seq, state, part=True)
     def _kv_bytes(self, seq): return self._native.kv_bytes(seq)
 

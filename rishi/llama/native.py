@@ -69,7 +69,7 @@ class Native:
         if not self.ctx: raise EngineError(f'llama.cpp cannot make a context of {params.n_ctx:,} tokens: '
                                            f'{self.complaint()} Load with a smaller n_ctx.')
         self.memory, self.n_ctx = L.llama_get_memory(self.ctx), L.llama_n_ctx_seq(self.ctx)
-        self.n_batch, self.parts = L.llama_n_batch(self.ctx), self.whole or self.n_swa and not params.swa_full
+        self.n_batch, self.parts = L.llama_n_batch(self.ctx), self.whole or (self.n_swa > 0 and not params.swa_full)
         self.batch = L.llama_batch_init(self.n_batch, 0, 1)
 
     def free(self):
