@@ -197,7 +197,8 @@ def split(text, live=False) -> tuple[str, str, int]:
     """For text that still grows: HTML of the blocks that are finished, HTML of the last one, and how many characters
     of `text` the finished ones take. Nothing that comes later changes a finished block."""
     tokens = _parse(text, grows=True)
-    last = max((i for i, t in enumerate(tokens) if t.level == 0 and t.nesting >= 0), default=0)
+    begun = text.count('\n')             # the line that is still written: it may yet belong to the block before it
+    last = max((i for i, t in enumerate(tokens) if t.level == 0 and t.nesting >= 0 and t.map[0] < begun), default=0)
     if not last: return '', _draw(tokens, live), 0
     lines = text.split('\n', tokens[last].map[0])
     return _draw(tokens[:last], live), _draw(tokens[last:], live), len(text) - len(lines[-1])
