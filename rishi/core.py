@@ -37,7 +37,8 @@ __all__ = ['Chat', 'AsyncChat', 'ChatCallback', 'SlidingWindowCallback', 'PyFenc
 FINAL_PROMPT = ("You've reached the tool-call budget for this turn. Stop calling tools and answer with what you "
                 "already have.")
 SETTINGS = ('think', 'temp', 'top_k', 'top_p', 'min_p', 'seed', 'max_output_tokens', 'comp_kw', 'approve',
-            'tool_max_len', 'max_steps', 'parallel_tools', 'max_parallel_tools', 'final_prompt', 'ctx_limit', 'idle_prefill')
+            'tool_max_len', 'max_steps', 'parallel_tools', 'max_parallel_tools', 'final_prompt', 'ctx_limit',
+            'idle_prefill')
 RUNTIMES = {'llama': ('rishi.llama', 'LlamaChat')}
 
 

@@ -95,7 +95,7 @@ def _math_block(state, start, end, silent):
     if silent: return True
     token = state.push('math', '', 0)
     token.content = state.src[first + 2:state.eMarks[last - (not shut)]].rstrip()[:-2 if shut else None]
-    token.markup, token.block, token.map = '$$', True, [start, last + shut]
+    token.markup, token.block, token.map, token.meta = '$$', True, [start, last + shut], {'open': not shut}
     state.line = last + shut
     return True
 
@@ -197,8 +197,9 @@ def split(text, live=False) -> tuple[str, str, int]:
     """For text that still grows: HTML of the blocks that are finished, HTML of the last one, and how many characters
     of `text` the finished ones take. Nothing that comes later changes a finished block."""
     tokens = _parse(text, grows=True)
-    begun = text.count('\n')             # the line that is still written: it may yet belong to the block before it
-    last = max((i for i, t in enumerate(tokens) if t.level == 0 and t.nesting >= 0 and t.map[0] < begun), default=0)
+    tops = [i for i, t in enumerate(tokens) if t.level == 0 and t.nesting >= 0]
+    if tops and tokens[tops[-1]].meta.get('open'): tops.pop()       # it may yet belong to the block before it
+    last = max(tops, default=0)
     if not last: return '', _draw(tokens, live), 0
     lines = text.split('\n', tokens[last].map[0])
     return _draw(tokens[:last], live), _draw(tokens[last:], live), len(text) - len(lines[-1])

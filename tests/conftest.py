@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from browser import missing as no_browser
 
@@ -21,6 +22,10 @@ os.environ.update(XDG_CACHE_HOME=str(SCRATCH/'cache'), HF_HOME=str(SCRATCH/'hf')
                   HF_HUB_DISABLE_TELEMETRY='1', IPYTHONDIR=str(SCRATCH/'ipython'), JUPYTER_PLATFORM_DIRS='1')
 os.environ['PYTHONPATH'] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get('PYTHONPATH'))))
 for name in ('HF_ENDPOINT', 'HF_TOKEN', 'HF_HUB_CACHE', 'HUGGINGFACE_HUB_CACHE'): os.environ.pop(name, None)
+
+
+settings.register_profile('suite', derandomize=True, deadline=None)     # the same examples every time
+settings.load_profile('suite')
 
 
 def pytest_configure(config):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lab import running
 
-CELLS = ['%load_ext rishi', '%%rishi --temperature 0\nWhat is the capital of France?',
+CELLS = ['%load_ext rishi', '%%rishi --temperature 0\nName the capital of France.',
          '%%rishi --temperature 0\nAnd of Germany?']
 TIDY = '''() => { const app = window.jupyterapp; app.shell.collapseLeft(); app.shell.collapseRight();
   app.shell.currentWidget.content.activeCellIndex = 0;

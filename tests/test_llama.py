@@ -2,6 +2,7 @@
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -63,7 +64,7 @@ def test_the_eval_of_the_engine_sees_only_the_new_tail(smol_chat):
 # --- accounts ---------------------------------------------------------------------------------------------------------
 def test_turn_two_evaluates_exactly_the_new_text(smol_chat):
     smol_chat.reset()
-    assert 'Paris' in resp_text(smol_chat('What is the capital of France?'))
+    assert 'Paris' in resp_text(smol_chat('Name the capital of France.'))
     gap = '<|im_end|>\n<|im_start|>user\nAnd of Germany?<|im_end|>\n<|im_start|>assistant\n'
     assert 'Berlin' in resp_text(smol_chat('And of Germany?'))
     report = smol_chat.cache_report()
@@ -217,8 +218,10 @@ def test_no_native_log_reaches_the_terminal(tiny_chat, smol):
 
 
 # --- stop and interrupt -----------------------------------------------------------------------------------------------
-def test_prefill_stops_at_once_and_keeps_what_it_read(smol_chat):
+def test_prefill_stops_at_once_and_keeps_what_it_read(smol_chat, monkeypatch):
     smol_chat.reset()
+    plain = smol_chat.engine.eval
+    monkeypatch.setattr(smol_chat.engine, 'eval', lambda tokens: (plain(tokens), time.sleep(.3)))
     events = smol_chat('The sky is blue. ' * 150, stream='events')
     for e in events:
         if e.done > e.cached: break
@@ -226,7 +229,7 @@ def test_prefill_stops_at_once_and_keeps_what_it_read(smol_chat):
     *_, done = events
     assert done.finish_reason == 'cancelled' and smol_chat.hist == []
     assert smol_chat.engine.n_tokens >= 256 - 1, 'finished batches stay'
-    assert 'Paris' in resp_text(smol_chat('What is the capital of France?'))
+    assert 'Paris' in resp_text(smol_chat('Name the capital of France.'))
 
 
 def test_sigint_in_prefill(smol):
@@ -238,8 +241,9 @@ c = Chat(sys.argv[1], temp=0, n_threads=1, sp='You are a helpful assistant.', ma
 threading.Timer(.4, os.kill, (os.getpid(), signal.SIGINT)).start()
 try: c('The sky is blue and the grass is green. ' * 600)
 except KeyboardInterrupt: print('interrupted', len(c.hist))
-print(c('What is the capital of France?'))''', smol)
-    assert p.stdout.split('\n')[0] == 'interrupted 0' and 'Paris' in p.stdout, p.stderr
+print(len(str(c('Name a fruit.'))))''', smol)
+    first, answer = p.stdout.split('\n')[:2]
+    assert first == 'interrupted 0' and int(answer) > 1, p.stderr
 
 
 def test_sigint_in_an_answer_keeps_it(tiny_chat):

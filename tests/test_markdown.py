@@ -3,7 +3,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rishi_jupyter.markdown import FORMATS, code_block, esc, formatted, render, split, ticked, visible
@@ -102,6 +102,8 @@ def test_any_text_is_whole_markup(parts):
 
 @settings(max_examples=150, deadline=None)
 @given(MARKED, st.integers(1, 7))
+@example(['`', '\n', '$$', '`'], 1)
+@example(['`', '\n', '$$', '\n', '`'], 1)
 def test_finished_blocks_stay_as_they_are(parts, step):
     text, done, cut = ''.join(parts), '', 0
     for end in range(0, len(text) + step, step):

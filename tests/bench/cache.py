@@ -76,7 +76,8 @@ def ours(path):
                  ('regenerate', regenerate), ('turn', turn(chat, 'And of Norway?'))]
         for name, step in steps:
             step()
-            yield name, *watch.take(), chat.cache_report().why if name in ('turn', 'edit of turn 1', 'regenerate') else ''
+            own = name in ('turn', 'edit of turn 1', 'regenerate')
+            yield name, *watch.take(), chat.cache_report().why if own else ''
         yield 'restart', *restarted(chat, path, folder), ''
 
 
