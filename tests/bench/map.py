@@ -91,6 +91,7 @@ def main():
     ours, rows = Ours(), {}
     theirs = Theirs(ours.engine.n_threads)
     ours.chat.oneshot('Hello', max_output_tokens=2)
+    theirs.ask([{'role': 'user', 'content': 'Hello'}])       # each has its threads now, which changes how they wait
     print(f'{len(ROWS)} rows, prefix {ours.prefix} tokens, {ours.engine.n_threads} threads')
     print(f'{"":9}{"rishi s":>9}{"llama_cpp s":>13}{"rows/s":>8}{"ratio":>8}{"prefix":>8}{"equal":>7}')
     for how in ('plain', 'talking'):
