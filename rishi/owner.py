@@ -44,12 +44,12 @@ class Owner:
 
     def stream(self, job, stop: threading.Event, wait=True):
         """Run `job(stop, emit)` on the owner's thread and yield what it emits; returns what it returns.
-        Leaving early sets `stop` and waits for the job to end. Raises EngineClosed, and EngineBusy with `wait=False`
-        when another job runs."""
-        box, over = SimpleQueue(), threading.Event()
-        if self._put(lambda: _feed(job, stop, box, over), stop, wait): yield Progress('wait', 0, 0)
-        ended = False
+        Leaving early sets `stop`, and waits for the job to end if it has begun. Raises EngineClosed, and EngineBusy
+        with `wait=False` when another job runs."""
+        box, began, over, ended = SimpleQueue(), threading.Event(), threading.Event(), False
+        waits = self._put(lambda: _feed(job, stop, box, began, over), stop, wait)
         try:
+            if waits: yield Progress('wait', 0, 0)
             while True:
                 kind, item = _get(box)
                 ended = kind != 'item'
@@ -59,7 +59,7 @@ class Owner:
         finally:
             if not ended:
                 stop.set()
-                while not over.wait(.2): pass          # not the box: an interrupt may have come with its last item
+                while began.is_set() and not over.wait(.2): pass    # not the box: an interrupt may eat its end
 
     def call(self, fn):
         "Run `fn()` on the owner's thread and return its result."
@@ -111,7 +111,8 @@ def _work(jobs):
         del job                          # else the last job's engine lives until the next one
 
 
-def _feed(job, stop, box, over):
+def _feed(job, stop, box, began, over):
+    began.set()
     try: box.put(('end', job(stop, lambda item: box.put(('item', item)))))
     except BaseException as e: box.put(('raise', e))     # told to the caller, whose affair it is
     finally: over.set()

@@ -59,6 +59,19 @@ def test_a_second_request_waits_and_says_so_or_is_refused(owner):
     assert list(first) == [] and list(second) == ['two']
 
 
+def test_leaving_while_another_request_runs_does_not_wait_for_it(owner):
+    go, ran = Stop(), []
+    first = owner.stream(lambda stop, emit: (emit('on'), go.wait()), Stop())
+    next(first)
+    flag = Stop()
+    second = owner.stream(lambda stop, emit: ran.append(stop.is_set()), flag)
+    assert next(second) == Progress('wait', 0, 0)
+    second.close()
+    assert flag.is_set() and not ran
+    go.set()
+    assert list(first) == [] and owner.call(lambda: 'next') == 'next' and ran == [True]
+
+
 def test_a_closed_owner_takes_nothing_and_closes_twice(owner):
     done = []
     owner.close(lambda: done.append(threading.current_thread().name))
