@@ -211,7 +211,8 @@ def _rate(n, seconds): return n / seconds if n and seconds > 0 else 0.0
 @dataclass(frozen=True)
 class Sampling:
     """How the next token is drawn. `temp=0` is greedy; `None` leaves a choice to the model's own metadata, then to
-    llama.cpp's common defaults (temp 0.8, top_k 40, top_p 0.95, min_p 0.05). `seed=None` draws a new one each turn."""
+    llama.cpp's common defaults (temp 0.8, top_k 40, top_p 0.95, min_p 0.05). `seed=None` draws a new one each turn;
+    the same seed draws the same tokens where the prompt is computed in the same way, cold or warm."""
     temp: float | None = None
     top_k: int | None = None
     top_p: float | None = None

@@ -100,9 +100,11 @@ def test_a_cache_that_was_emptied_is_paid_for_again_and_the_report_says_so(tiny)
 
 def test_sampling_is_seeded_and_checked(tiny):
     def ask(seed):
-        chat = Chat(engine=tiny, temp=2., top_k=0, top_p=1., min_p=0., seed=seed, max_output_tokens=30)
+        tiny.forget()                    # warm and cold round apart, and a draw may fall across a border
+        chat = Chat(engine=tiny, temp=2., top_k=4, top_p=1., min_p=0., seed=seed, max_output_tokens=12, think=False)
         return resp_text(chat('Tell me a story about Ana.'))
-    assert ask(1) == ask(1) != ask(2)
+    first = ask(1)
+    assert ask(1) == first and {ask(seed) for seed in range(2, 7)} - {first}
     assert resp_text(Chat(engine=tiny, temp=0, comp_kw={'repeat_penalty': 1.3})('Reply with exactly: pong'))
 
 
