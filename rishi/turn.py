@@ -134,7 +134,7 @@ class Turn:
         constraint, step, seen = chat._constraint(), Step(), []
         split = self._splitter(constraint, start)
         stream = eng.stream(list(enc.ids), sampling, stop, step, constraint, owner=chat._key,
-                            branch=not kv.extends(chat._seen, wanted))
+                            branch=bool(chat._seen) and not kv.extends(chat._seen, wanted))
         try: yield from self._read(stream, split, seen)
         except (GeneratorExit, KeyboardInterrupt):
             list(self._events(split.end(), 0))
