@@ -25,6 +25,7 @@ from .errors import BadRequest, ContextWindowExceededError
 from .fence import PyFenceCallback, output_matches, task_complete
 from .kv import common_prefix_len
 from .oneshots import OneShotMixin
+from .owner import finish
 from .stream import display_stream
 from .tools import Toolbox, hitl_policy
 from .types import CacheReport, Progress, Resp, ToolCall, UsageStats, resp_text, thought
@@ -97,8 +98,8 @@ class Chat(ToolLoopMixin, OneShotMixin, MapMixin, DiskMixin):
     which `final_prompt` asks for an answer; `parallel_tools` runs the calls of a step side by side, at most
     `max_parallel_tools`; `think` switches thinking on or off where the model can (None: its own way); `ctx_limit`
     narrows the window (tokens); `cbs` are callbacks beside the default ones; `idle_prefill` evaluates what is known of
-    the next prompt between turns. Other keywords are options of the
-    runtime. `engine` shares a loaded engine with other chats: such a chat does not close it."""
+    the next prompt between turns. Other keywords are options of the runtime. `engine` shares a loaded engine with other
+    chats: such a chat does not close it."""
     _runtime = None
     _free = ()       # options that cost nothing, and so may come with engine= too
 
@@ -312,13 +313,6 @@ class Chat(ToolLoopMixin, OneShotMixin, MapMixin, DiskMixin):
     def _load(cls, model, **options):
         "The runtime's loader; subclasses supply it."
         raise NotImplementedError
-
-
-def finish(gen):
-    "Run a generator to its end for what it returns."
-    while True:
-        try: next(gen)
-        except StopIteration as e: return e.value
 
 
 def checked(options, known, runtime):

@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from .errors import EngineBusy, EngineClosed
 from .types import Progress
 
-__all__ = ['Owner', 'Stop']
+__all__ = ['Owner', 'Stop', 'finish']
 
 
 class Stop(threading.Event):
@@ -32,6 +32,7 @@ class Stop(threading.Event):
         self.flag[0] = b'1'
         super().set()
         for stop in list(self.inner): stop.set()
+
 
 class Owner:
     "Runs jobs on a thread of its own; `name` is for messages."
@@ -63,10 +64,7 @@ class Owner:
 
     def call(self, fn):
         "Run `fn()` on the owner's thread and return its result."
-        it = self.stream(lambda stop, emit: fn(), threading.Event())
-        while True:
-            try: next(it)
-            except StopIteration as e: return e.value
+        return finish(self.stream(lambda stop, emit: fn(), threading.Event()))
 
     def later(self, fn):
         "Run `fn()` on the owner's thread some time soon, unless it is closed before. Never waits."
@@ -103,6 +101,13 @@ class Owner:
         try: job()
         finally:
             with self._lock: self._stops.remove(stop)
+
+
+def finish(gen):
+    "Run a generator to its end for what it returns."
+    while True:
+        try: next(gen)
+        except StopIteration as e: return e.value
 
 
 def _work(jobs):

@@ -222,9 +222,8 @@ class Turn:
         refused, chat = {}, self.chat
         for call in calls:
             no = interrupted(call) if stop.is_set() else check(call, chat.toolbox)
-            if no is None and asks(call, chat.approve):
-                yield ApprovalNeeded(call)
             if no is None:
+                if asks(call, chat.approve): yield ApprovalNeeded(call)
                 with _inside(chat): no = decide(call, chat.approve, stop)
             if no is not None: refused[call.id] = no
         ready = run_many([c for c in calls if c.id not in refused], chat.toolbox, parallel=chat.parallel_tools,
@@ -245,7 +244,6 @@ class Turn:
         "Close what an interrupt or a stop left open."
         self.finish = 'cancelled'
         if not self.open and (self.text or self.thinking or self.calls or self.resp is None): self.close_step()
-        self.finish = 'cancelled'
         for call in self.open: self.messages.append(history.tool(call, interrupted(call).content))
         self.open = []
         mine = next((m for m in reversed(self.messages) if m['role'] == 'assistant'), None)

@@ -9,6 +9,8 @@ from importlib.resources import files
 import anywidget
 import traitlets
 
+from rishi.kv import common_prefix_len
+
 from . import view
 from .fold import Said, Thought
 from .markdown import esc, split
@@ -24,16 +26,6 @@ class _Widget(anywidget.AnyWidget):
     born = traitlets.Float().tag(sync=True)
 
     def __repr__(self): return 'A turn of rishi that is still running'
-
-
-def _common(a, b):
-    "How many characters `a` and `b` share at their start."
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        mid = (low + high + 1) // 2
-        if a[low:mid] == b[low:mid]: low = mid
-        else: high = mid - 1
-    return low
 
 
 def _units(s): return len(s) if s.isascii() else len(s.encode('utf-16-le', 'surrogatepass')) // 2
@@ -53,7 +45,7 @@ class Sender:
     def _op(self, key, html):
         old = self.sent.get(key, '')
         if old == html: return None
-        keep = _common(old, html)
+        keep = common_prefix_len(old, html)
         self.sent[key] = html
         return [key, _units(html[:keep]), html[keep:]]
 

@@ -260,7 +260,8 @@ class Session:
     # --- what %rishi does -------------------------------------------------------------------------------------------
     def chat(self, name='main'):
         "The chat of that name, its model loaded when it is not yet."
-        return _finish(self._open(CellRequest(chat=name)))
+        from rishi.core import finish
+        return finish(self._open(CellRequest(chat=name)))
 
     def use(self, model):
         "Let every chat go on with `model` from its next turn. BadRequest for a name that says nothing."
@@ -330,13 +331,6 @@ def _tapped(events, tap):
             try: e = next(events)
             except StopIteration as end: return end.value
             if tap(e) is not False: yield e
-
-
-def _finish(events):
-    "The return value of a generator, its events dropped."
-    while True:
-        try: next(events)
-        except StopIteration as end: return end.value
 
 
 @cache

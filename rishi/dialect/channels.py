@@ -12,7 +12,8 @@ import re
 
 from .calls import from_header
 from .capture import WINDOW, Body, Capture, Form
-from .marks import find, skip_space
+from .machine import Machine
+from .marks import skip_space
 from .scan import Braces, Plain, begins
 
 __all__ = ['Channels']
@@ -26,29 +27,17 @@ _FORM = Form('', _ENDS, (_JSON, _OTHER))
 _HEADER = begins(' to=', 'to=', '<|')
 
 
-class Channels:
-    "Goes through the messages of one step. `step` goes on in a buffer; `end` returns what to read again."
+class Channels(Machine):
+    "Goes through the messages of one step."
 
     def __init__(self, dialect, out, start, tools):
-        self.out, self.tools, self.capture, self.plain = out, tools, None, False
+        super().__init__(out, tools)
         self.kind, self.header, self.first = 'think' if start == 'open' else 'text', None, start == 'unset'
 
     def step(self, buf, pos, final):
-        if self.capture: return self._captured(*self.capture.step(buf, pos, final))
-        if self.first: return self._begin(buf, pos, final)
-        mark, at = find(_MARKS, buf, pos, final)
-        self._take(buf[pos:at])
-        if mark is None: return at, True
-        self._mark(mark)
-        return at + len(mark), False
+        return self._begin(buf, pos, final) if self.first and not self.capture else super().step(buf, pos, final)
 
-    def end(self):
-        rest = ''
-        if self.capture:
-            verdict, rest = self.capture.end()
-            self._captured(0, verdict)
-        self.plain = True
-        return rest
+    def _marks(self): return _MARKS
 
     def _begin(self, buf, pos, final):
         "A header, or an answer without one?"
@@ -83,9 +72,6 @@ class Channels:
         if 'to=' in head: self.capture = Capture(_FORM, self.tools, seed=head + '<|message|>', plain=self.plain)
         elif channel and channel[1] == 'analysis': self.kind = 'think'
 
-    def _captured(self, pos, verdict):
-        if verdict in ('go', 'wait'): return pos, verdict == 'wait'
-        capture, self.capture = self.capture, None
+    def _caught(self, capture, verdict):
         for call in capture.calls() if verdict == 'call' else (): self.out.call(call)
         self._next(None)
-        return pos, False

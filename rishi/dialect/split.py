@@ -15,7 +15,7 @@ from __future__ import annotations
 from .capture import Capture
 from .channels import Channels
 from .code import Code
-from .marks import find
+from .machine import Machine
 from .out import Out
 
 __all__ = ['Splitter']
@@ -50,33 +50,22 @@ class Splitter:
         return self._out.take()
 
 
-class _Marks:
-    "Text with marks in it: all families but harmony. `step` goes on in a buffer; `end` returns what to read again."
+class _Marks(Machine):
+    "Text with marks in it: all families but harmony."
 
     def __init__(self, dialect, out, start, tools):
-        self.d, self.out, self.tools = dialect, out, tools
+        super().__init__(out, tools)
+        self.d = dialect
         self.forms = {f.open: f for f in dialect.calls if f.open}
         self.closers = tuple(c for f in dialect.calls for c in f.close)
         self.whole = next((f for f in dialect.calls if not f.open), None) if tools != [] else None
         self.kind, self.may_think = ('think', False) if start == 'open' else ('text', start == 'unset')
-        self.capture, self.code, self.plain, self.thought = None, Code(), False, []
+        self.code, self.thought = Code(), []
         self.said, self.called = False, False
         if self.kind == 'text': self._answer()
 
-    def step(self, buf, pos, final):
-        if self.capture: return self._captured(*self.capture.step(buf, pos, final))
-        mark, at = find(self._marks(), buf, pos, final)
-        self._say(buf[pos:at])
-        if mark is None: return at, True
-        self._mark(mark)
-        return at + len(mark), False
-
     def end(self):
-        rest = ''
-        if self.capture:
-            verdict, rest = self.capture.end()
-            self._captured(0, verdict)
-        self.plain = True
+        rest = super().end()
         if not rest:
             asked, self.thought = self.thought, []
             for capture in asked: self._call(capture)
@@ -95,7 +84,7 @@ class _Marks:
 
     def _mark(self, mark):
         opens, closes = self.d.think
-        if self._is_text(mark): self._say(mark)
+        if self._is_text(mark): self._take(mark)
         elif mark in self.forms: self._capture(self.forms[mark])
         elif mark == opens:
             self.kind, self.may_think = 'think', False
@@ -114,17 +103,14 @@ class _Marks:
         thinks = self.kind == 'think'
         self.capture = Capture(form, self.tools, stop=self.d.think[1] if thinks else '', plain=self.plain)
 
-    def _captured(self, pos, verdict):
-        if verdict in ('go', 'wait'): return pos, verdict == 'wait'
-        capture, self.capture = self.capture, None
-        if verdict != 'call': self._say(capture.text)
+    def _caught(self, capture, verdict):
+        if verdict != 'call': self._take(capture.text)
         elif self.kind == 'think': self.thought.append(capture)
         else: self._call(capture)
-        return pos, False
 
     def _call(self, capture):
         calls, text = capture.calls(), capture.text
-        if not capture.form.open and not all(self._offered(c) for c in calls): return self._say(text)
+        if not capture.form.open and not all(self._offered(c) for c in calls): return self._take(text)
         self._only_thought()
         for call in calls: self.out.call(call)
         self.called = True
@@ -134,7 +120,7 @@ class _Marks:
         names = {t.get('function', t).get('name') for t in self.tools or ()}
         return not call.error and (not names or call.name in names)
 
-    def _say(self, text):
+    def _take(self, text):
         if not text: return
         if text.isspace() and self.kind == 'think' and self.thought: return self.thought[-1].raw.append(text)
         if not text.isspace():
